@@ -1,0 +1,231 @@
+//! What a user asks for. Shape and limits are checked here, once; whether the cluster can serve
+//! it is the scheduler's question.
+
+use std::fmt;
+
+use crate::names::AccountPath;
+use crate::time::Span;
+use crate::units::{Bytes, GpuCount};
+
+/// Longest min runtime that may be asked for (overview, "What was wrong before": 0 to 8 h).
+pub const MAX_MIN_RUNTIME: Span = Span::hours(8);
+/// Longest grace: the policy cap on the time between TERM and KILL.
+pub const MAX_GRACE: Span = Span::minutes(30);
+/// Most restarts after failures of the job's own; more is a job that cannot run.
+pub const MAX_RESTARTS: u32 = 1000;
+/// Bytes of command, environment and paths together. A job file is not a place for data; the
+/// limit keeps 10,000 jobs in memory small.
+pub const MAX_SPEC_BYTES: usize = 128 * 1024;
+/// Smallest and largest cap on what is kept of one output stream of one task.
+pub const LOG_CAP_RANGE: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(16 << 30));
+
+/// How many tasks (processes that the agent starts) a gang has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskLayout {
+    /// One per node: a launcher such as torchrun starts the ranks.
+    PerNode,
+    /// One per GPU: the task is the rank.
+    PerGpu,
+}
+
+/// A job as submitted. Made only by [`JobSpec::checked`] on its way in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobSpec {
+    /// For people; need not be unique.
+    pub name: String,
+    /// The account that will be charged.
+    pub account: AccountPath,
+    /// Program and arguments; never a shell string.
+    pub command: Vec<String>,
+    /// Absolute directory in which the tasks start.
+    pub working_dir: String,
+    /// Variables for the tasks, sorted by name. Public to readers of the job.
+    pub env: Vec<(String, String)>,
+    /// GPUs of the whole gang; at least one.
+    pub gpus: GpuCount,
+    /// GPUs on each node of the gang; absent = decided by placement.
+    pub gpus_per_node: Option<GpuCount>,
+    /// One task per node or per GPU.
+    pub layout: TaskLayout,
+    /// The span that makes a start worthwhile.
+    pub min_runtime: Span,
+    /// Between TERM and KILL when the job is stopped.
+    pub grace: Span,
+    /// Restarts granted after failures of the job's own. Lost hardware does not count.
+    pub max_restarts: u32,
+    /// Absolute directory for checkpoints; absent = one made below `working_dir`.
+    pub checkpoint_dir: Option<String>,
+    /// What is kept of each output stream of each task; the newest bytes stay.
+    pub log_cap: Bytes,
+}
+
+/// Why a job cannot be accepted whatever the cluster: what was wrong, what would be accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecError {
+    /// The key in the job file.
+    pub field: &'static str,
+    /// What was wrong and what would be accepted.
+    pub why: String,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.field, self.why)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// Names that Tidegate sets itself; a job that sets them would mislead its own ranks.
+const RESERVED_ENV: [&str; 8] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+];
+
+impl JobSpec {
+    /// Checks every limit that does not depend on the cluster.
+    ///
+    /// # Errors
+    /// The first field that breaks one.
+    pub fn checked(self) -> Result<Self, SpecError> {
+        self.check_texts()?;
+        self.check_env()?;
+        self.check_numbers()?;
+        Ok(self)
+    }
+
+    fn check_texts(&self) -> Result<(), SpecError> {
+        let texts = self.command.iter().map(String::as_str);
+        let texts = texts.chain([self.name.as_str(), self.working_dir.as_str()]);
+        let texts = texts.chain(self.env.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]));
+        let mut total = 0_usize;
+        for text in texts {
+            total = total.saturating_add(text.len());
+            refuse_if(text.contains('\0'), "command", || "a NUL byte cannot be passed on".into())?;
+        }
+        refuse_if(total > MAX_SPEC_BYTES, "command", || {
+            format!("{total} bytes with its environment; at most {MAX_SPEC_BYTES} are accepted")
+        })?;
+        let no_program = self.command.first().is_none_or(String::is_empty);
+        refuse_if(no_program, "command", || "empty; give a program and its arguments".into())?;
+        let name_fits = (1..=128).contains(&self.name.chars().count())
+            && !self.name.chars().any(char::is_control);
+        refuse_if(!name_fits, "name", || "give 1 to 128 characters without controls".into())?;
+        let dirs = [
+            ("working_dir", Some(&self.working_dir)),
+            ("checkpoint_dir", self.checkpoint_dir.as_ref()),
+        ];
+        for (field, dir) in dirs {
+            let relative = dir.is_some_and(|dir| !dir.starts_with('/') || dir.contains('\0'));
+            refuse_if(relative, field, || "give an absolute path".into())?;
+        }
+        Ok(())
+    }
+
+    fn check_env(&self) -> Result<(), SpecError> {
+        let mut previous: Option<&str> = None;
+        for (name, _) in &self.env {
+            let valid = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+            let ours = RESERVED_ENV.contains(&name.as_str()) || name.starts_with("TIDEGATE_");
+            refuse_if(name.is_empty() || !name.bytes().all(valid), "env", || {
+                format!("{name:?} is not a variable's name; use A-Z a-z 0-9 _")
+            })?;
+            refuse_if(ours, "env", || format!("{name} is set by Tidegate; choose another name"))?;
+            refuse_if(previous.is_some_and(|before| before >= name.as_str()), "env", || {
+                format!("{name} is out of order or given twice; sort by name, each once")
+            })?;
+            previous = Some(name);
+        }
+        Ok(())
+    }
+
+    fn check_numbers(&self) -> Result<(), SpecError> {
+        refuse_if(self.gpus.0 == 0, "gpus", || "0 asked; a job has at least 1 GPU".into())?;
+        if let Some(per_node) = self.gpus_per_node {
+            let divides = per_node.0 > 0 && self.gpus.0.is_multiple_of(per_node.0);
+            refuse_if(!divides, "gpus_per_node", || {
+                format!("{per_node} does not divide {} GPUs; give a divisor", self.gpus)
+            })?;
+        }
+        refuse_if(self.min_runtime > MAX_MIN_RUNTIME, "min_runtime", || {
+            format!("{} asked; 0 to {MAX_MIN_RUNTIME} is accepted", self.min_runtime)
+        })?;
+        refuse_if(self.grace > MAX_GRACE, "grace", || {
+            format!("{} asked; 0 to {MAX_GRACE} is accepted", self.grace)
+        })?;
+        refuse_if(self.max_restarts > MAX_RESTARTS, "max_restarts", || {
+            format!("{} asked; 0 to {MAX_RESTARTS} is accepted", self.max_restarts)
+        })?;
+        let (least, most) = LOG_CAP_RANGE;
+        refuse_if(self.log_cap < least || self.log_cap > most, "log_cap", || {
+            format!("{} asked; {least} to {most} is accepted", self.log_cap)
+        })
+    }
+}
+
+fn refuse_if(
+    wrong: bool,
+    field: &'static str,
+    why: impl FnOnce() -> String,
+) -> Result<(), SpecError> {
+    if wrong { Err(SpecError { field, why: why() }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> JobSpec {
+        JobSpec {
+            name: "train".into(),
+            account: "default".parse().unwrap(),
+            command: vec!["python".into(), "train.py".into()],
+            working_dir: "/home/a".into(),
+            env: vec![("A".into(), "1".into())],
+            gpus: GpuCount(16),
+            gpus_per_node: None,
+            layout: TaskLayout::PerNode,
+            min_runtime: Span::hours(2),
+            grace: Span::seconds(30),
+            max_restarts: 3,
+            checkpoint_dir: None,
+            log_cap: Bytes(64 << 20),
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut JobSpec), expected: &str) {
+        let mut changed = spec();
+        change(&mut changed);
+        let told = changed.checked().map(|_| "accepted".to_owned());
+        assert_eq!(told.unwrap_or_else(|error| error.to_string()), expected);
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_and_what_would_be_accepted() {
+        check(|_| (), "accepted");
+        check(|s| s.gpus = GpuCount(0), "gpus: 0 asked; a job has at least 1 GPU");
+        check(|s| s.min_runtime = Span::hours(9), "min_runtime: 9h asked; 0 to 8h is accepted");
+        check(|s| s.grace = Span::hours(1), "grace: 1h asked; 0 to 30m is accepted");
+        check(
+            |s| s.gpus_per_node = Some(GpuCount(3)),
+            "gpus_per_node: 3 does not divide 16 GPUs; give a divisor",
+        );
+        check(|s| s.command.clear(), "command: empty; give a program and its arguments");
+        check(|s| s.working_dir = "here".into(), "working_dir: give an absolute path");
+        check(
+            |s| s.env = vec![("RANK".into(), "0".into())],
+            "env: RANK is set by Tidegate; choose another name",
+        );
+        check(
+            |s| s.env = vec![("B".into(), String::new()), ("A".into(), String::new())],
+            "env: A is out of order or given twice; sort by name, each once",
+        );
+        check(|s| s.log_cap = Bytes(1), "log_cap: 1B asked; 64KiB to 16GiB is accepted");
+    }
+}

@@ -1,0 +1,25 @@
+//! The vocabulary of Tidegate: ids, units, time, what a job asks for, what a node says.
+//!
+//! A leaf crate: every other crate speaks in these types, and past the edge no id is a string
+//! and no number is without a unit. What is not here: anything that reads a clock, a file or a
+//! socket, and any rule of scheduling.
+
+mod ids;
+mod job;
+mod names;
+mod task;
+mod time;
+mod units;
+
+pub use ids::{
+    AttemptId, ClusterId, DecisionSeq, Epoch, Generation, IdError, JobId, NodeId, SubmitKey,
+    TaskId, UserId,
+};
+pub use job::{
+    JobSpec, LOG_CAP_RANGE, MAX_GRACE, MAX_MIN_RUNTIME, MAX_RESTARTS, MAX_SPEC_BYTES, SpecError,
+    TaskLayout,
+};
+pub use names::{AccountPath, GpuUuid, NameError, NodeName};
+pub use task::{Gpu, TaskExit, TaskSeen};
+pub use time::{Span, SpanError, Timestamp};
+pub use units::{Bytes, GpuCount, GpuTime, UnitError};

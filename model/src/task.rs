@@ -1,0 +1,77 @@
+//! What a node says of its GPUs and tasks.
+
+use std::fmt;
+
+use crate::names::GpuUuid;
+use crate::time::Span;
+use crate::units::Bytes;
+
+/// One GPU as the driver describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its identity for life.
+    pub uuid: GpuUuid,
+    /// The product name; simulated ones say so in it.
+    pub product: String,
+    /// Its memory.
+    pub memory: Bytes,
+}
+
+/// How a task's process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskExit {
+    /// It exited with this code.
+    Exited(u8),
+    /// It was killed by this signal.
+    Signaled(u8),
+    /// It never ran: what failed before the user's program was executed.
+    NeverStarted(String),
+    /// Its end was not seen: its shim died, its node rebooted, its record is gone.
+    Lost(String),
+}
+
+impl TaskExit {
+    /// Whether the task did what it was started for.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        *self == Self::Exited(0)
+    }
+}
+
+impl fmt::Display for TaskExit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(code) => write!(out, "exit code {code}"),
+            Self::Signaled(signal) => write!(out, "killed by signal {signal}"),
+            Self::NeverStarted(why) => write!(out, "could not start: {why}"),
+            Self::Lost(why) => write!(out, "lost: {why}"),
+        }
+    }
+}
+
+/// What an agent says of one task. Facts only; what follows from them is decided elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskSeen {
+    /// Its GPUs are verified free and set aside; the order is in the agent's ledger.
+    Prepared {
+        /// A port on this node that rank 0 may listen on.
+        port: u16,
+    },
+    /// The intent to start it is durable; its process is not yet seen.
+    Starting,
+    /// Its process runs.
+    Running,
+    /// Its process has ended.
+    Ended {
+        /// How.
+        exit: TaskExit,
+        /// No process of it is left and its GPUs are free again.
+        released: bool,
+        /// How long it ran, by the node's monotonic clock.
+        ran: Span,
+    },
+    /// The agent has no record of a task that the plan takes for granted.
+    Missing,
+    /// The agent has dropped its record, as it was told to.
+    Gone,
+}

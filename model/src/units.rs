@@ -1,0 +1,105 @@
+//! Quantities. Operations are checked or saturate; nothing wraps and nothing is a float.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::time::Span;
+
+/// A number of GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct GpuCount(pub u32);
+
+impl GpuCount {
+    /// Both together. Saturates: no cluster holds 2^32 GPUs.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The occupancy of this many GPUs held for `span`. Cannot overflow: 32 + 64 bits < 128.
+    #[must_use]
+    pub fn held_for(self, span: Span) -> GpuTime {
+        GpuTime(u128::from(self.0).saturating_mul(u128::from(span.0)))
+    }
+}
+
+impl std::iter::Sum for GpuCount {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self(0), Self::plus)
+    }
+}
+
+impl fmt::Display for GpuCount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// GPU-milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct GpuTime(pub u128);
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bytes(pub u64);
+
+/// Why a text is not a quantity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitError {
+    given: String,
+}
+
+impl fmt::Display for UnitError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { given } = self;
+        write!(out, "{given:?} is not a size: expected a form like 512KiB, 64MiB or 10GiB")
+    }
+}
+
+impl std::error::Error for UnitError {}
+
+const SIZES: [(&str, u64); 5] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// The largest unit that divides the size without a rest.
+impl fmt::Display for Bytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |size: u64| self.0 >= size && self.0.is_multiple_of(size);
+        let (unit, size) = SIZES.iter().find(|(_, size)| fits(*size)).copied().unwrap_or(("B", 1));
+        out.pad(&format!("{}{unit}", self.0 / size))
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let parse = || {
+            let (unit, size) = SIZES.iter().find(|(unit, _)| text.ends_with(unit))?;
+            let number = text.strip_suffix(unit)?.trim_end();
+            number.parse::<u64>().ok()?.checked_mul(*size).map(Self)
+        };
+        parse().ok_or_else(|| UnitError { given: text.chars().take(64).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_reads_back_what_it_wrote() {
+        for bytes in [0, 1, 1024, 1536, 64 << 20, u64::MAX] {
+            assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
+        }
+        assert_eq!("64 MiB".parse(), Ok(Bytes(64 << 20)));
+        for text in ["", "5", "MiB", "1.5GiB", "-1B", "99999999999TiB"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn occupancy_of_the_largest_cluster_for_all_time_does_not_overflow() {
+        let most = GpuCount(u32::MAX).held_for(Span(u64::MAX));
+        assert_eq!(most.0, u128::from(u32::MAX) * u128::from(u64::MAX));
+    }
+}
