@@ -1,0 +1,169 @@
+//! The core: applies events, restores from decisions, knows its next deadline.
+
+use std::collections::BTreeSet;
+
+use tidegate_model::{AttemptId, JobId, NodeId, Span, TaskId, Timestamp};
+
+use crate::audit::{self, Violation};
+use crate::books::Books;
+use crate::decide;
+use crate::decision::Decision;
+use crate::event::{Event, Observation};
+use crate::evolve::{Broken, Stamp};
+use crate::explain::{self, Explanation};
+use crate::observations::{NodeState, Observations};
+use crate::wanted::{self, Wanted};
+
+/// The scheduler: books, and what is seen but never journaled.
+#[derive(Debug, Clone, Default)]
+pub struct Core {
+    books: Books,
+    seen: Observations,
+}
+
+impl Core {
+    /// A core over restored books. Nothing has been seen yet: every node is Unconfirmed.
+    #[must_use]
+    pub fn restored(books: Books) -> Self {
+        Self { books, seen: Observations::default() }
+    }
+
+    /// The books.
+    #[must_use]
+    pub fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// What is seen but never journaled.
+    #[must_use]
+    pub fn seen(&self) -> &Observations {
+        &self.seen
+    }
+
+    /// Resolves one event and applies what it resolved. `stamp.seq` is the record that these
+    /// decisions will become; time never runs backwards.
+    ///
+    /// # Errors
+    /// If a decision does not fit the books: an invariant is broken, the shell must stop.
+    pub fn apply(&mut self, stamp: Stamp, event: &Event) -> Result<Vec<Decision>, Broken> {
+        let mut turn = Turn { core: self, stamp, decided: Vec::new(), touched: BTreeSet::new() };
+        decide::respond(&mut turn, event)?;
+        turn.settle()?;
+        Ok(turn.decided)
+    }
+
+    /// Notes what is never journaled.
+    pub fn observe(&mut self, now: Timestamp, observation: &Observation) {
+        self.seen.observe(&self.books, now, observation);
+    }
+
+    /// The next instant after `now` at which [`Event::DeadlineReached`] may change anything.
+    #[must_use]
+    pub fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        let Books { index, policy, .. } = &self.books;
+        // What is due already was worked off in the pass that saw it due; what stays (a job kept
+        // by a silent node) waits for an event, not for time.
+        let after = |span: Span| Timestamp(now.0.saturating_sub(span.0).saturating_add(1));
+        let backoffs = index.backoffs.range((after(Span::ZERO), JobId(0))..);
+        let ended = index.ended.range((after(policy.keep_ended), JobId(0))..);
+        let no_attempt = AttemptId { job: JobId(0), number: 0 };
+        let starting = index.starting.range((after(policy.start_timeout), no_attempt)..);
+        let deadlines = [
+            backoffs.map(|(at, _)| *at).next(),
+            ended.map(|(at, _)| at.plus(policy.keep_ended)).next(),
+            starting.map(|(at, _)| at.plus(policy.start_timeout)).next(),
+            self.seen.next_silence(policy.silent_after, now),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Recounts the books from scratch; empty unless an invariant is broken.
+    #[must_use]
+    pub fn audit(&self) -> Vec<Violation> {
+        audit::audit(&self.books)
+    }
+
+    /// Why the job is where it is.
+    #[must_use]
+    pub fn explain(&self, now: Timestamp, job: JobId) -> Option<Explanation> {
+        explain::explain(&self.books, &self.seen, now, job)
+    }
+
+    /// Everything the node is wanted to do; what it does not name is left alone.
+    #[must_use]
+    pub fn wanted_of(&self, node: NodeId) -> Vec<(TaskId, Wanted)> {
+        wanted::wanted_of(&self.books, &self.seen, node)
+    }
+
+    /// The node's state at `now`.
+    #[must_use]
+    pub fn node_state(&self, now: Timestamp, node: NodeId) -> Option<NodeState> {
+        let node = self.books.nodes.get(&node)?;
+        Some(self.seen.state(node, self.books.policy.silent_after, now))
+    }
+}
+
+/// One application of one event: decisions are applied as they are made, so that each is made on
+/// books that hold those before it.
+pub(crate) struct Turn<'core> {
+    core: &'core mut Core,
+    stamp: Stamp,
+    decided: Vec<Decision>,
+    touched: BTreeSet<AttemptId>,
+}
+
+impl Turn<'_> {
+    pub(crate) fn books(&self) -> &Books {
+        &self.core.books
+    }
+
+    pub(crate) fn seen(&self) -> &Observations {
+        &self.core.seen
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.stamp.at
+    }
+
+    /// Applies one decision and keeps it for the caller.
+    pub(crate) fn take(&mut self, decision: Decision) -> Result<(), Broken> {
+        self.core.books.evolve(self.stamp, &decision)?;
+        self.touched.extend(decision.attempt());
+        self.decided.push(decision);
+        Ok(())
+    }
+
+    /// Marks an attempt whose circumstances changed without a decision about it.
+    pub(crate) fn touch(&mut self, attempt: AttemptId) {
+        self.touched.insert(attempt);
+    }
+
+    /// Forgets what the leadership before saw.
+    pub(crate) fn begin(&mut self) {
+        self.core.seen.begin(self.stamp.at);
+    }
+
+    pub(crate) fn note_report(&mut self, event: &Event) {
+        self.core.seen.note_report(&self.core.books, self.stamp.at, event);
+    }
+
+    /// Decides until nothing is left to decide. Every decision brings its attempt or job closer to
+    /// its end, so this ends.
+    fn settle(&mut self) -> Result<(), Broken> {
+        loop {
+            while let Some(attempt) = self.touched.first().copied() {
+                let Turn { core, stamp, .. } = &*self;
+                match decide::attempt::next(&core.books, &core.seen, stamp.at, attempt) {
+                    Some(decision) => self.take(decision)?,
+                    None => {
+                        self.touched.remove(&attempt);
+                    }
+                }
+            }
+            match decide::place::next(&self.core.books, &self.core.seen, self.stamp.at) {
+                Some(decision) => self.take(decision)?,
+                None => return Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What people ask about nodes.
+
+use tidegate_model::{NodeId, NodeName, Span, TaskExit, TaskId, UserId};
+
+use crate::core::Turn;
+use crate::decision::{Decision, Refusal};
+use crate::evolve::Broken;
+use crate::observations::NodeState;
+
+pub(super) fn drain(
+    turn: &mut Turn<'_>,
+    node: &NodeName,
+    by: UserId,
+    reason: &str,
+) -> Result<(), Broken> {
+    let Some(id) = admins_node(turn, node, by)? else { return Ok(()) };
+    if reason.trim().is_empty() {
+        return turn.take(Decision::Refused(Refusal::ReasonMissing));
+    }
+    // A person's drain is never overwritten: the first owner and reason stand.
+    if turn.books().nodes.get(&id).is_some_and(|node| node.drain.is_some()) {
+        return Ok(());
+    }
+    turn.take(Decision::DrainBegan { node: id, by, reason: reason.trim().to_owned() })
+}
+
+pub(super) fn resume(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result<(), Broken> {
+    let Some(id) = admins_node(turn, node, by)? else { return Ok(()) };
+    if turn.books().nodes.get(&id).is_some_and(|node| node.drain.is_none()) {
+        return Ok(());
+    }
+    turn.take(Decision::DrainEnded { node: id, by })
+}
+
+/// A person vouches that nothing runs on a silent node any more: only so may its GPUs' jobs be
+/// placed again without the node's word.
+pub(super) fn declare_lost(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result<(), Broken> {
+    let Some(id) = admins_node(turn, node, by)? else { return Ok(()) };
+    let (books, seen, now) = (turn.books(), turn.seen(), turn.now());
+    let silent = books.nodes.get(&id).is_some_and(|node| {
+        seen.state(node, books.policy.silent_after, now) == NodeState::Unreachable
+    });
+    if !silent {
+        return turn.take(Decision::Refused(Refusal::NodeNotSilent(node.clone())));
+    }
+    lose_tasks(turn, id, "its node was declared lost")
+}
+
+/// Ends and releases all that is placed on a node.
+pub(super) fn lose_tasks(turn: &mut Turn<'_>, node: NodeId, why: &str) -> Result<(), Broken> {
+    let tasks = turn.books().nodes.get(&node).map(|node| node.tasks.clone()).unwrap_or_default();
+    tasks.into_iter().try_for_each(|task| lose_task(turn, task, why))
+}
+
+pub(super) fn lose_task(turn: &mut Turn<'_>, task: TaskId, why: &str) -> Result<(), Broken> {
+    let Some(entry) = turn.books().task(task) else { return Ok(()) };
+    let (ended, released) = (entry.exit.is_some(), entry.released);
+    if !ended {
+        let exit = TaskExit::Lost(why.to_owned());
+        turn.take(Decision::TaskEnded { task, exit, ran: Span::ZERO })?;
+    }
+    if !released {
+        turn.take(Decision::TaskReleased(task))?;
+    }
+    Ok(())
+}
+
+fn admins_node(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result<Option<NodeId>, Broken> {
+    if !turn.books().policy.is_admin(by) {
+        turn.take(Decision::Refused(Refusal::AdminOnly))?;
+        return Ok(None);
+    }
+    let known = turn.books().node_named(node).map(|node| node.id);
+    if known.is_none() {
+        turn.take(Decision::Refused(Refusal::NoSuchNode(node.clone())))?;
+    }
+    Ok(known)
+}

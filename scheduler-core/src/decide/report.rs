@@ -1,0 +1,83 @@
+//! What an agent's report proves.
+
+use tidegate_model::{NodeId, TaskExit, TaskId, TaskSeen};
+
+use crate::books::NodeFacts;
+use crate::core::Turn;
+use crate::decide::cluster;
+use crate::decision::Decision;
+use crate::event::Event;
+use crate::evolve::Broken;
+
+pub(super) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> {
+    let Event::NodeReported { node: name, complete: _, facts, tasks } = event else {
+        return Ok(());
+    };
+    let node = match (turn.books().node_named(name), facts) {
+        (Some(node), _) => node.id,
+        (None, Some(_)) => {
+            let node = NodeId(turn.books().last_node.saturating_add(1));
+            turn.take(Decision::NodeAdmitted { node, name: name.clone() })?;
+            node
+        }
+        // Changes of a node that never introduced itself.
+        (None, None) => return Ok(()),
+    };
+    for (task, seen) in tasks {
+        // A node speaks only for itself.
+        if turn.books().task(*task).is_some_and(|known| known.place.node == node) {
+            prove(turn, *task, seen)?;
+        }
+    }
+    if let Some(facts) = facts {
+        refresh(turn, node, facts)?;
+    }
+    turn.note_report(event);
+    Ok(())
+}
+
+/// After the node's own words about its tasks: a record of an end that outlived a reboot counts.
+fn refresh(turn: &mut Turn<'_>, node: NodeId, facts: &NodeFacts) -> Result<(), Broken> {
+    let Some(known) = turn.books().nodes.get(&node) else { return Ok(()) };
+    if known.facts == *facts {
+        return Ok(());
+    }
+    let rebooted = !known.facts.boot_id.is_empty() && known.facts.boot_id != facts.boot_id;
+    if rebooted {
+        cluster::lose_tasks(turn, node, "its node rebooted")?;
+    }
+    turn.take(Decision::NodeRefreshed { node, facts: facts.clone() })
+}
+
+fn prove(turn: &mut Turn<'_>, id: TaskId, seen: &TaskSeen) -> Result<(), Broken> {
+    let Some(task) = turn.books().task(id) else { return Ok(()) };
+    let (prepared, ended) = (task.port.is_some(), task.exit.is_some());
+    let (started, released) = (task.started, task.released);
+    let granted = turn.books().attempt(id.attempt).is_some_and(|known| known.granted.is_some());
+    match seen {
+        TaskSeen::Prepared { port } if !prepared && !ended => {
+            turn.take(Decision::TaskPrepared { task: id, port: *port })
+        }
+        TaskSeen::Running if granted && !started && !ended => turn.take(Decision::TaskStarted(id)),
+        TaskSeen::Ended { exit, released: gone, ran } => {
+            if !ended {
+                turn.take(Decision::TaskEnded { task: id, exit: exit.clone(), ran: *ran })?;
+            }
+            if *gone && !released {
+                turn.take(Decision::TaskReleased(id))?;
+            }
+            Ok(())
+        }
+        TaskSeen::Missing if !prepared && !ended => {
+            // It was told to stop before it had heard of the task: nothing ever ran.
+            let exit = TaskExit::NeverStarted("stopped before it was prepared".to_owned());
+            let ran = tidegate_model::Span::ZERO;
+            turn.take(Decision::TaskEnded { task: id, exit, ran })?;
+            turn.take(Decision::TaskReleased(id))
+        }
+        TaskSeen::Missing => cluster::lose_task(turn, id, "its agent has no record of it"),
+        TaskSeen::Prepared { .. } | TaskSeen::Running | TaskSeen::Starting | TaskSeen::Gone => {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What is seen but not journaled: who was heard, and what agents say they hold. Empty after a
+//! restart, and then the careful assumption holds: a node is Unconfirmed until it has reported.
+
+use std::collections::BTreeMap;
+
+use tidegate_model::{NodeId, Span, TaskId, TaskSeen, Timestamp};
+
+use crate::books::{Books, Node};
+use crate::event::{Event, Observation};
+
+/// The volatile part of the core.
+#[derive(Debug, Clone, Default)]
+pub struct Observations {
+    /// When this leadership began: who has not reported a while after it is silent, not new.
+    began: Timestamp,
+    nodes: BTreeMap<NodeId, SeenNode>,
+}
+
+/// What was seen of one node under this leadership.
+#[derive(Debug, Clone, Default)]
+pub struct SeenNode {
+    /// When its agent last spoke.
+    pub heard: Timestamp,
+    /// Tasks its agent has records of, as it last said.
+    pub tasks: BTreeMap<TaskId, TaskSeen>,
+}
+
+/// A node's state, from the books and from what is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeState {
+    /// Its agent has not reported under this leadership.
+    Unconfirmed,
+    /// Takes work.
+    Ready,
+    /// Takes no new work; something runs on it.
+    Draining,
+    /// Takes no new work; empty.
+    Drained,
+    /// Not heard for the policy's span. What ran there is kept.
+    Unreachable,
+}
+
+impl Observations {
+    /// What was seen of the node, if it has reported.
+    #[must_use]
+    pub fn node(&self, node: NodeId) -> Option<&SeenNode> {
+        self.nodes.get(&node)
+    }
+
+    /// The node's state at `now`.
+    #[must_use]
+    pub fn state(&self, node: &Node, silent_after: Span, now: Timestamp) -> NodeState {
+        match self.nodes.get(&node.id) {
+            None if now.since(self.began) >= silent_after => NodeState::Unreachable,
+            None => NodeState::Unconfirmed,
+            Some(seen) if now.since(seen.heard) >= silent_after => NodeState::Unreachable,
+            Some(_) if node.drain.is_none() => NodeState::Ready,
+            Some(_) if node.tasks.is_empty() => NodeState::Drained,
+            Some(_) => NodeState::Draining,
+        }
+    }
+
+    /// The next instant after `now` at which a node becomes unreachable if it stays silent.
+    pub(crate) fn next_silence(&self, silent_after: Span, now: Timestamp) -> Option<Timestamp> {
+        let heard = self.nodes.values().map(|seen| seen.heard);
+        let edges = heard.chain([self.began]).map(|since| since.plus(silent_after));
+        edges.filter(|edge| *edge > now).min()
+    }
+
+    pub(crate) fn observe(&mut self, books: &Books, now: Timestamp, observation: &Observation) {
+        match observation {
+            Observation::NodeHeard { node } => {
+                let known = books.node_named(node).and_then(|node| self.nodes.get_mut(&node.id));
+                if let Some(seen) = known {
+                    seen.heard = seen.heard.max(now);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn begin(&mut self, now: Timestamp) {
+        *self = Self { began: now, nodes: BTreeMap::new() };
+    }
+
+    /// Notes what a report says its agent holds. The node must be in the books by then.
+    pub(crate) fn note_report(&mut self, books: &Books, now: Timestamp, event: &Event) {
+        let Event::NodeReported { node, complete, tasks, .. } = event else { return };
+        let Some(node) = books.node_named(node) else { return };
+        if !complete && !self.nodes.contains_key(&node.id) {
+            // Changes without the whole before them say nothing reliable.
+            return;
+        }
+        let seen = self.nodes.entry(node.id).or_default();
+        seen.heard = seen.heard.max(now);
+        if *complete {
+            seen.tasks.clear();
+        }
+        for (task, state) in tasks {
+            match state {
+                TaskSeen::Gone | TaskSeen::Missing => seen.tasks.remove(task),
+                TaskSeen::Prepared { .. }
+                | TaskSeen::Starting
+                | TaskSeen::Running
+                | TaskSeen::Ended { .. } => seen.tasks.insert(*task, state.clone()),
+            };
+        }
+    }
+}

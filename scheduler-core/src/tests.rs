@@ -1,0 +1,223 @@
+//! The core as a whole: sentences about what it decides, and properties of random histories.
+
+mod lab;
+mod properties;
+
+use tidegate_model::{GpuCount, Span, TaskExit};
+
+use self::lab::{Lab, ended};
+use crate::{AttemptState, JobOutcome, NodeState, Outcome, Reason, Refusal};
+
+#[test]
+fn a_gang_starts_only_when_all_its_tasks_are_verified_free() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    let job = lab.submit(16);
+    assert_eq!(lab.state(job), AttemptState::Planned);
+    lab.report_prepared(job, 0);
+    assert_eq!(lab.state(job), AttemptState::Planned, "one of two is prepared");
+    lab.report_prepared(job, 1);
+    assert_eq!(lab.state(job), AttemptState::Granted);
+    lab.report_running(job, 0);
+    assert_eq!(lab.state(job), AttemptState::Starting);
+    lab.report_running(job, 1);
+    assert_eq!(lab.state(job), AttemptState::Running);
+    lab.report_ended(job, 0, TaskExit::Exited(0));
+    assert_eq!(lab.state(job), AttemptState::Running);
+    lab.report_ended(job, 1, TaskExit::Exited(0));
+    assert_eq!(lab.state(job), AttemptState::Ended(Outcome::Done));
+    assert_eq!(lab.outcome(job), Some(JobOutcome::Done));
+}
+
+#[test]
+fn a_gang_that_loses_a_task_stops_as_a_whole_and_is_placed_again_at_once() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    let job = lab.submit_running(16);
+    lab.report_ended(job, 1, TaskExit::Lost("its shim died".into()));
+    assert_eq!(lab.state(job), AttemptState::Stopping);
+    lab.report_ended(job, 0, TaskExit::Signaled(15));
+    assert_eq!(lab.attempts(job), 2, "lost hardware is no fault of the job");
+    assert_eq!(lab.state(job), AttemptState::Planned);
+    assert_eq!(lab.job(job).failures, 0);
+}
+
+#[test]
+fn a_job_that_fails_by_itself_waits_longer_each_time_and_ends_at_its_limit() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit(1);
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        lab.run(job);
+        let before = lab.now();
+        lab.report_ended(job, 0, TaskExit::Exited(1));
+        assert_eq!(lab.reason(job), Reason::AwaitingRestart);
+        let due = lab.core.next_deadline(before).unwrap();
+        pauses.push(due.since(before).to_string());
+        lab.pass(due.since(before));
+    }
+    assert_eq!(pauses, ["1s", "2s", "4s"]);
+    lab.run(job);
+    lab.report_ended(job, 0, TaskExit::Exited(1));
+    assert_eq!(lab.outcome(job), Some(JobOutcome::Failed));
+}
+
+#[test]
+fn nobody_passes_an_earlier_job_that_could_be_served() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    let running = lab.submit_running(4);
+    let gang = lab.submit(16);
+    let small = lab.submit(1);
+    assert_eq!(lab.reason(gang), Reason::AwaitingNodes);
+    assert_eq!(lab.reason(small), Reason::AwaitingTurn);
+    lab.report_ended(running, 0, TaskExit::Exited(0));
+    assert_eq!(lab.state(gang), AttemptState::Planned);
+    assert_eq!(lab.attempts(small), 0);
+}
+
+#[test]
+fn a_job_that_needs_a_drained_node_back_holds_nobody_up() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    lab.drain(1);
+    let gang = lab.submit(16);
+    let small = lab.submit(1);
+    assert_eq!(lab.reason(gang), Reason::Unsatisfiable);
+    assert_eq!(lab.state(small), AttemptState::Planned);
+    lab.resume(1);
+    assert_eq!(lab.reason(gang), Reason::AwaitingNodes);
+}
+
+#[test]
+fn small_jobs_go_where_they_fit_best_and_gangs_into_one_block() {
+    let mut lab = Lab::with_blocks(&[(8, "a"), (8, "b"), (8, "b"), (8, "b")]);
+    let first = lab.submit(2);
+    let second = lab.submit(6);
+    assert_eq!(lab.nodes_of(first), lab.nodes_of(second), "the rest of the same node");
+    let gang = lab.submit(16);
+    assert_eq!(lab.nodes_of(gang), [2, 3], "not the node of block a");
+}
+
+#[test]
+fn a_draining_node_keeps_its_work_and_takes_no_more() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit_running(4);
+    lab.drain(1);
+    assert_eq!(lab.node_state(1), NodeState::Draining);
+    let second = lab.submit(4);
+    assert_eq!(lab.attempts(second), 0);
+    lab.report_ended(job, 0, TaskExit::Exited(0));
+    assert_eq!(lab.node_state(1), NodeState::Drained);
+    lab.resume(1);
+    assert_eq!(lab.state(second), AttemptState::Planned);
+}
+
+#[test]
+fn silence_is_not_loss() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit_running(8);
+    lab.pass(Span::hours(100));
+    assert_eq!(lab.node_state(1), NodeState::Unreachable);
+    assert_eq!(lab.state(job), AttemptState::Running);
+    assert_eq!(lab.attempts(job), 1);
+    lab.declare_lost(1);
+    assert_eq!(lab.state(job), AttemptState::Ended(Outcome::Lost));
+    assert_eq!(lab.reason(job), Reason::Unsatisfiable, "it waits for nodes");
+}
+
+#[test]
+fn a_broken_gang_does_not_wait_for_a_silent_node_and_the_rest_is_stopped_when_it_returns() {
+    let mut lab = Lab::with_nodes(&[8, 8, 8]);
+    let job = lab.submit_running(16);
+    lab.pass_with(Span::minutes(1), &[1, 3]);
+    assert_eq!(lab.node_state(2), NodeState::Unreachable);
+    lab.report_ended(job, 0, TaskExit::Exited(1));
+    lab.pass_with(Span::seconds(1), &[1, 3]);
+    assert_eq!(lab.attempts(job), 2, "placed on the nodes that answer");
+    assert_eq!(lab.nodes_of(job), [1, 3]);
+    assert_eq!(lab.wanted_on(2), ["job-1.1.1 stop"]);
+    lab.report(2, &[(job, 1, 1, ended(TaskExit::Signaled(9)))]);
+    assert_eq!(lab.wanted_on(2), ["job-1.1.1 forget"]);
+}
+
+#[test]
+fn another_boot_id_means_that_what_ran_there_is_lost() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit_running(8);
+    lab.reboot(1);
+    assert_eq!(lab.attempts(job), 2);
+    assert_eq!(lab.job(job).attempts[0].state(), AttemptState::Ended(Outcome::Lost));
+}
+
+#[test]
+fn a_cancelled_job_is_stopped_and_ends_when_its_gpus_are_free() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit_running(8);
+    lab.cancel(job);
+    assert_eq!(lab.state(job), AttemptState::Stopping);
+    assert_eq!(lab.wanted_on(1), ["job-1.1.0 stop"]);
+    assert_eq!(lab.outcome(job), None);
+    lab.report_ended(job, 0, TaskExit::Exited(75));
+    assert_eq!(lab.outcome(job), Some(JobOutcome::Cancelled));
+    let pending = lab.submit(8);
+    let waiting = lab.submit(8);
+    lab.cancel(waiting);
+    assert_eq!(lab.outcome(waiting), Some(JobOutcome::Cancelled));
+    assert_eq!(lab.outcome(pending), None);
+}
+
+#[test]
+fn a_gang_that_does_not_start_in_time_is_stopped_and_placed_again() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit(8);
+    lab.pass_with(Span::minutes(10), &[1]);
+    assert_eq!(lab.state(job), AttemptState::Stopping);
+    lab.report_missing(job, 0);
+    assert_eq!(lab.attempts(job), 2);
+    assert_eq!(lab.job(job).failures, 0);
+}
+
+#[test]
+fn the_same_key_and_user_answers_the_same_job_and_another_spec_is_refused() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let first = lab.submit_with_key(7, 1);
+    assert_eq!(lab.try_submit(7, 1), Ok((first, true)));
+    assert_eq!(lab.try_submit(7, 2), Err(Refusal::KeyReused { job: first }));
+    assert_eq!(lab.core.books().jobs.len(), 1);
+}
+
+#[test]
+fn what_no_gang_can_serve_is_refused_with_what_would_be_accepted() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    let refusal = lab.try_submit(1, 24).unwrap_err().to_string();
+    assert!(refusal.contains("multiples of 8 on up to 2 nodes"), "{refusal}");
+    let refusal = lab.try_submit(2, 12).unwrap_err().to_string();
+    assert!(refusal.contains("12 GPUs asked"), "{refusal}");
+    let mut spec = lab.spec(12);
+    spec.gpus_per_node = Some(GpuCount(6));
+    assert!(lab.try_submit_spec(3, spec).is_ok());
+    assert_eq!(Lab::with_nodes(&[]).try_submit(1, 1), Err(Refusal::NoGpusYet));
+}
+
+#[test]
+fn an_ended_job_is_forgotten_with_its_key_after_seven_days() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit_with_key(7, 1);
+    lab.run(job);
+    lab.report_ended(job, 0, TaskExit::Exited(0));
+    lab.pass(Span::hours(7 * 24 - 1));
+    assert_eq!(lab.try_submit(7, 1), Ok((job, true)));
+    lab.pass(Span::hours(1));
+    assert!(!lab.core.books().jobs.contains_key(&job));
+    assert_ne!(lab.submit_with_key(7, 1), job, "an id is never reused");
+}
+
+#[test]
+fn after_a_restart_no_node_takes_work_before_it_has_reported() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let running = lab.submit_running(4);
+    lab.restart();
+    assert_eq!(lab.node_state(1), NodeState::Unconfirmed);
+    let job = lab.submit(4);
+    assert_eq!(lab.attempts(job), 0);
+    assert_eq!(lab.state(running), AttemptState::Running, "nothing is fenced");
+    lab.introduce(1);
+    assert_eq!(lab.state(job), AttemptState::Planned);
+}
