@@ -1,0 +1,175 @@
+//! Conversions of the messages that the API, the link and the journal share.
+
+use tidegate_model::{Bytes, Gpu, GpuCount, JobSpec, Span, TaskExit, TaskId, TaskLayout, TaskSeen};
+
+use crate::v1;
+use crate::wire_error::{WireError, narrowed, parsed, required};
+
+pub(crate) fn layout(value: i32, field: &'static str) -> Result<TaskLayout, WireError> {
+    match v1::TaskLayout::try_from(value) {
+        Ok(v1::TaskLayout::PerNode) => Ok(TaskLayout::PerNode),
+        Ok(v1::TaskLayout::PerGpu) => Ok(TaskLayout::PerGpu),
+        Ok(v1::TaskLayout::Unspecified) => Err(WireError::Missing { field }),
+        Err(_) => Err(WireError::UnknownEnum { field, value }),
+    }
+}
+
+impl From<TaskLayout> for v1::TaskLayout {
+    fn from(layout: TaskLayout) -> Self {
+        match layout {
+            TaskLayout::PerNode => Self::PerNode,
+            TaskLayout::PerGpu => Self::PerGpu,
+        }
+    }
+}
+
+pub(crate) fn env_pairs(vars: Vec<v1::EnvVar>) -> Vec<(String, String)> {
+    vars.into_iter().map(|var| (var.name, var.value)).collect()
+}
+
+pub(crate) fn env_vars(pairs: Vec<(String, String)>) -> Vec<v1::EnvVar> {
+    pairs.into_iter().map(|(name, value)| v1::EnvVar { name, value }).collect()
+}
+
+impl TryFrom<v1::JobSpec> for JobSpec {
+    type Error = WireError;
+
+    fn try_from(wire: v1::JobSpec) -> Result<Self, WireError> {
+        let spec = Self {
+            name: wire.name,
+            account: parsed(&wire.account, "JobSpec.account")?,
+            command: wire.command,
+            working_dir: wire.working_dir,
+            env: env_pairs(wire.env),
+            gpus: GpuCount(wire.gpus),
+            gpus_per_node: wire.gpus_per_node.map(GpuCount),
+            layout: layout(wire.layout, "JobSpec.layout")?,
+            min_runtime: Span(wire.min_runtime_ms),
+            grace: Span(wire.grace_ms),
+            max_restarts: wire.max_restarts,
+            checkpoint_dir: wire.checkpoint_dir,
+            log_cap: Bytes(wire.log_cap_bytes),
+        };
+        Ok(spec.checked()?)
+    }
+}
+
+impl From<JobSpec> for v1::JobSpec {
+    fn from(spec: JobSpec) -> Self {
+        Self {
+            name: spec.name,
+            account: spec.account.to_string(),
+            command: spec.command,
+            working_dir: spec.working_dir,
+            env: env_vars(spec.env),
+            gpus: spec.gpus.0,
+            gpus_per_node: spec.gpus_per_node.map(|count| count.0),
+            layout: v1::TaskLayout::from(spec.layout).into(),
+            min_runtime_ms: spec.min_runtime.0,
+            grace_ms: spec.grace.0,
+            max_restarts: spec.max_restarts,
+            checkpoint_dir: spec.checkpoint_dir,
+            log_cap_bytes: spec.log_cap.0,
+        }
+    }
+}
+
+impl TryFrom<v1::Gpu> for Gpu {
+    type Error = WireError;
+
+    fn try_from(wire: v1::Gpu) -> Result<Self, WireError> {
+        Ok(Self {
+            uuid: parsed(&wire.uuid, "Gpu.uuid")?,
+            product: wire.product,
+            memory: Bytes(wire.memory_bytes),
+        })
+    }
+}
+
+impl From<Gpu> for v1::Gpu {
+    fn from(gpu: Gpu) -> Self {
+        let Gpu { uuid, product, memory } = gpu;
+        Self { uuid: uuid.to_string(), product, memory_bytes: memory.0 }
+    }
+}
+
+impl TryFrom<v1::TaskExit> for TaskExit {
+    type Error = WireError;
+
+    fn try_from(wire: v1::TaskExit) -> Result<Self, WireError> {
+        use v1::task_exit::How;
+        Ok(match required(wire.how, "TaskExit.how")? {
+            How::Exited(code) => Self::Exited(narrowed(code, "TaskExit.exited")?),
+            How::Signaled(signal) => Self::Signaled(narrowed(signal, "TaskExit.signaled")?),
+            How::NeverStarted(why) => Self::NeverStarted(why),
+            How::Lost(why) => Self::Lost(why),
+        })
+    }
+}
+
+impl From<TaskExit> for v1::TaskExit {
+    fn from(exit: TaskExit) -> Self {
+        use v1::task_exit::How;
+        let how = match exit {
+            TaskExit::Exited(code) => How::Exited(code.into()),
+            TaskExit::Signaled(signal) => How::Signaled(signal.into()),
+            TaskExit::NeverStarted(why) => How::NeverStarted(why),
+            TaskExit::Lost(why) => How::Lost(why),
+        };
+        Self { how: Some(how) }
+    }
+}
+
+impl TryFrom<v1::TaskSeen> for TaskSeen {
+    type Error = WireError;
+
+    fn try_from(wire: v1::TaskSeen) -> Result<Self, WireError> {
+        use v1::task_seen::State;
+        Ok(match required(wire.state, "TaskSeen.state")? {
+            State::Prepared(prepared) => {
+                Self::Prepared { port: narrowed(prepared.port, "TaskSeen.Prepared.port")? }
+            }
+            State::Starting(v1::task_seen::Starting {}) => Self::Starting,
+            State::Running(v1::task_seen::Running {}) => Self::Running,
+            State::Ended(ended) => Self::Ended {
+                exit: required(ended.exit, "TaskSeen.Ended.exit")?.try_into()?,
+                released: ended.released,
+                ran: Span(ended.ran_ms),
+            },
+            State::Missing(v1::task_seen::Missing {}) => Self::Missing,
+            State::Gone(v1::task_seen::Gone {}) => Self::Gone,
+        })
+    }
+}
+
+impl From<TaskSeen> for v1::TaskSeen {
+    fn from(seen: TaskSeen) -> Self {
+        use v1::task_seen::{Ended, Gone, Missing, Prepared, Running, Starting, State};
+        let state = match seen {
+            TaskSeen::Prepared { port } => State::Prepared(Prepared { port: port.into() }),
+            TaskSeen::Starting => State::Starting(Starting {}),
+            TaskSeen::Running => State::Running(Running {}),
+            TaskSeen::Ended { exit, released, ran } => {
+                State::Ended(Ended { exit: Some(exit.into()), released, ran_ms: ran.0 })
+            }
+            TaskSeen::Missing => State::Missing(Missing {}),
+            TaskSeen::Gone => State::Gone(Gone {}),
+        };
+        Self { state: Some(state) }
+    }
+}
+
+/// One task's line of a report.
+///
+/// # Errors
+/// If its id or state is missing or malformed.
+pub fn task_report(wire: v1::TaskReport) -> Result<(TaskId, TaskSeen), WireError> {
+    let task = parsed(&wire.task, "TaskReport.task")?;
+    Ok((task, required(wire.seen, "TaskReport.seen")?.try_into()?))
+}
+
+/// The inverse of [`task_report`].
+#[must_use]
+pub fn task_report_message((task, seen): (TaskId, TaskSeen)) -> v1::TaskReport {
+    v1::TaskReport { task: task.to_string(), seen: Some(seen.into()) }
+}
