@@ -1,0 +1,243 @@
+//! The coordinator's one configuration file. Every key has a default that works on one machine.
+//! Policy (budgets, limits) is not here: it enters as events and is journaled.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+use scheduler_core::Policy;
+use serde::Deserialize;
+use tidegate_model::{Bytes, NodeName, Span, UserId};
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}", path = .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what is accepted.
+    #[error("{path}: {why}", path = .path.display())]
+    Invalid {
+        /// Which.
+        path: PathBuf,
+        /// What was wrong and what would be accepted.
+        why: String,
+    },
+}
+
+/// The checked configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The store.
+    pub store: PathBuf,
+    /// Where sockets are made.
+    pub run_dir: PathBuf,
+    /// Nodes on this host that get a socket of their own.
+    pub local_nodes: Vec<NodeName>,
+    /// Less free room than this closes the coordinator to new work.
+    pub low_water: Bytes,
+    /// The store may not grow beyond this.
+    pub store_limit: Option<Bytes>,
+    /// The policy that a new store begins with; later ones enter as events.
+    pub initial_policy: Policy,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Raw {
+    store: Option<PathBuf>,
+    run_dir: Option<PathBuf>,
+    local_nodes: Option<Vec<String>>,
+    low_water: Option<String>,
+    store_limit: Option<String>,
+    initial_policy: RawPolicy,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawPolicy {
+    start_timeout: Option<String>,
+    restart_backoff: Option<String>,
+    restart_backoff_max: Option<String>,
+    steady_after: Option<String>,
+    keep_ended: Option<String>,
+    silent_after: Option<String>,
+    max_live_jobs: Option<u32>,
+    admins: Option<Vec<u32>>,
+}
+
+const KEYS: [&str; 6] =
+    ["store", "run_dir", "local_nodes", "low_water", "store_limit", "initial_policy"];
+const POLICY_KEYS: [&str; 8] = [
+    "start_timeout",
+    "restart_backoff",
+    "restart_backoff_max",
+    "steady_after",
+    "keep_ended",
+    "silent_after",
+    "max_live_jobs",
+    "admins",
+];
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`], in one line.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text).map_err(|why| ConfigError::Invalid { path: path.to_owned(), why })
+    }
+
+    /// Checks a configuration's text.
+    ///
+    /// # Errors
+    /// What was wrong and what would be accepted, in one line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| one_line(&error))?;
+        refuse_unknown(&table, &KEYS, "")?;
+        if let Some(toml::Value::Table(policy)) = table.get("initial_policy") {
+            refuse_unknown(policy, &POLICY_KEYS, "initial_policy.")?;
+        }
+        let raw: Raw = toml::Value::Table(table).try_into().map_err(|error| one_line(&error))?;
+        checked(raw)
+    }
+}
+
+fn one_line(error: &toml::de::Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn refuse_unknown(table: &toml::Table, known: &[&str], prefix: &str) -> Result<(), String> {
+    let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str())) else {
+        return Ok(());
+    };
+    let distance = |key: &&&str| strsim::levenshtein(key, unknown);
+    let nearest = known.iter().min_by_key(distance).copied().unwrap_or_default();
+    let all = known.join(", ");
+    Err(format!("{prefix}{unknown} is not a key; did you mean {prefix}{nearest}? Keys are: {all}"))
+}
+
+fn checked(raw: Raw) -> Result<Config, String> {
+    let uid = nix::unistd::geteuid().as_raw();
+    let state = state_dir()?;
+    let hostname =
+        || nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase();
+    let names = raw.local_nodes.unwrap_or_else(|| vec![hostname()]);
+    let local_nodes = names
+        .iter()
+        .map(|name| field("local_nodes", name))
+        .collect::<Result<Vec<NodeName>, _>>()?;
+    let low_water = raw.low_water.unwrap_or_else(|| "64MiB".to_owned());
+    let store_limit =
+        raw.store_limit.as_deref().map(|text| field("store_limit", text)).transpose()?;
+    Ok(Config {
+        store: raw.store.unwrap_or_else(|| state.join("coordinator/store.redb")),
+        run_dir: raw.run_dir.unwrap_or_else(|| run_dir(uid)),
+        local_nodes,
+        low_water: field("low_water", &low_water)?,
+        store_limit,
+        initial_policy: policy(raw.initial_policy, UserId(uid))?,
+    })
+}
+
+fn policy(raw: RawPolicy, coordinator: UserId) -> Result<Policy, String> {
+    let default = Policy::default();
+    let span = |key: &'static str, text: Option<String>, default: Span| -> Result<Span, String> {
+        text.map_or(Ok(default), |text| field(key, &text))
+    };
+    let admins = raw.admins.map(|uids| uids.into_iter().map(UserId).collect());
+    Ok(Policy {
+        start_timeout: span("start_timeout", raw.start_timeout, default.start_timeout)?,
+        restart_backoff: span("restart_backoff", raw.restart_backoff, default.restart_backoff)?,
+        restart_backoff_max: span(
+            "restart_backoff_max",
+            raw.restart_backoff_max,
+            default.restart_backoff_max,
+        )?,
+        steady_after: span("steady_after", raw.steady_after, default.steady_after)?,
+        keep_ended: span("keep_ended", raw.keep_ended, default.keep_ended)?,
+        silent_after: span("silent_after", raw.silent_after, default.silent_after)?,
+        max_live_jobs: raw.max_live_jobs.unwrap_or(default.max_live_jobs),
+        admins: admins.unwrap_or_else(|| [coordinator].into()),
+    })
+}
+
+fn field<T: std::str::FromStr>(key: &'static str, text: &str) -> Result<T, String>
+where
+    T::Err: fmt::Display,
+{
+    text.parse().map_err(|error: T::Err| format!("{key}: {error}"))
+}
+
+fn state_dir() -> Result<PathBuf, String> {
+    let given = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    let base = given.or_else(home).ok_or("neither HOME nor XDG_STATE_HOME is set; set store")?;
+    Ok(base.join("tidegate"))
+}
+
+fn run_dir(uid: u32) -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => PathBuf::from(dir).join("tidegate"),
+        None => PathBuf::from(format!("/tmp/tidegate-{uid}")),
+    }
+}
+
+/// The effective values, as `--check-config` prints them.
+impl fmt::Display for Config {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { store, run_dir, local_nodes, low_water, store_limit, initial_policy } = self;
+        let names: Vec<_> = local_nodes.iter().map(|name| format!("{:?}", name.as_str())).collect();
+        writeln!(out, "store = {store:?}")?;
+        writeln!(out, "run_dir = {run_dir:?}")?;
+        writeln!(out, "local_nodes = [{}]", names.join(", "))?;
+        writeln!(out, "low_water = \"{low_water}\"")?;
+        if let Some(limit) = store_limit {
+            writeln!(out, "store_limit = \"{limit}\"")?;
+        }
+        let admins: Vec<_> = initial_policy.admins.iter().map(|user| user.0.to_string()).collect();
+        writeln!(out, "\n[initial_policy]")?;
+        writeln!(out, "start_timeout = \"{}\"", initial_policy.start_timeout)?;
+        writeln!(out, "restart_backoff = \"{}\"", initial_policy.restart_backoff)?;
+        writeln!(out, "restart_backoff_max = \"{}\"", initial_policy.restart_backoff_max)?;
+        writeln!(out, "steady_after = \"{}\"", initial_policy.steady_after)?;
+        writeln!(out, "keep_ended = \"{}\"", initial_policy.keep_ended)?;
+        writeln!(out, "silent_after = \"{}\"", initial_policy.silent_after)?;
+        writeln!(out, "max_live_jobs = {}", initial_policy.max_live_jobs)?;
+        write!(out, "admins = [{}]", admins.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        let told = Config::parse(text).map_or_else(|why| why, |_| "accepted".to_owned());
+        assert!(told.contains(expected), "{told}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_key_and_what_would_be_accepted() {
+        check("", "accepted");
+        check("stor = \"x\"", "stor is not a key; did you mean store? Keys are: store, run_dir");
+        check("[initial_policy]\nadmin = []", "did you mean initial_policy.admins?");
+        check("low_water = \"5\"", "low_water: \"5\" is not a size: expected a form like 512KiB");
+        check("local_nodes = [\"A B\"]", "local_nodes: \"A B\" is not a name");
+        check("store = 5", "invalid type: integer");
+        check("store = ", "TOML parse error");
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_as_the_same() {
+        let text = "store = \"/s\"\nstore_limit = \"1GiB\"\n[initial_policy]\nadmins = [7]";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(Config::parse(&config.to_string()), Ok(config));
+    }
+}

@@ -1,0 +1,215 @@
+//! The engine's turn: decide, make durable, only then let anybody see it.
+//!
+//! No thread, clock, socket or file here: time and the journal are given. The same code runs in
+//! the coordinator's engine thread and in the seeded simulation.
+
+use std::collections::BTreeSet;
+
+use scheduler_core::{Broken, Core, Decision, Event, Observation, Refusal, Stamp};
+use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, NodeId, NodeName, Timestamp};
+use tidegate_proto::link::NodePlan;
+
+use crate::journal::{Entry, Journal, JournalError, codec, snapshot};
+use crate::outbox::Outbox;
+use crate::store::{self, Restored};
+
+/// Most events in one turn, and so in one append: at 100 us an event a turn stays under 30 ms.
+pub const MAX_EVENTS_PER_TURN: usize = 256;
+
+/// Records between two snapshots: replaying as many takes well under a second.
+pub const RECORDS_PER_SNAPSHOT: u64 = 10_000;
+
+/// Why the engine stops. Nothing of the turn was seen by anybody; a restart restores.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The turn's records are not, or not surely, durable.
+    #[error("the journal failed")]
+    Journal(#[from] JournalError),
+    /// A decision did not fit the books.
+    #[error("an invariant is broken")]
+    Broken(#[from] Broken),
+}
+
+/// What was decided on one event of a turn, for whoever asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The job that the submit made or had made before.
+    Submitted {
+        /// Which.
+        job: JobId,
+        /// Whether the key had been answered before.
+        repeated: bool,
+    },
+    /// Something changed, durably.
+    Changed,
+    /// Nothing had to change.
+    AsItWas,
+    /// Nothing was changed, for this reason.
+    Refused(Refusal),
+}
+
+/// What a turn lets others see.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// One for each event, in order.
+    pub answers: Vec<Answer>,
+    /// Plans that are news.
+    pub plans: Vec<(NodeName, NodePlan)>,
+}
+
+/// The core with its journal, under one leadership.
+#[derive(Debug)]
+pub struct Engine<J> {
+    core: Core,
+    journal: J,
+    outbox: Outbox,
+    next: DecisionSeq,
+    last: Timestamp,
+    since_snapshot: u64,
+}
+
+impl<J: Journal> Engine<J> {
+    /// Restores the store and begins a new leadership over it. `now` tells the time from the
+    /// newest journaled instant.
+    ///
+    /// # Errors
+    /// If the store cannot be read or written.
+    pub fn start(
+        journal: J,
+        now: impl FnOnce(Timestamp) -> Timestamp,
+    ) -> Result<Self, EngineError> {
+        let Restored { core, next, last, since_snapshot } = store::restore(&journal)?;
+        let outbox = Outbox::new(journal.cluster(), Epoch(0));
+        let at = now(last);
+        let mut engine = Self { core, journal, outbox, next, last, since_snapshot };
+        // A leadership that is not durable is none: plans of two leaders could not be told apart.
+        engine.turn(at, &[Event::LeaderStarted])?;
+        engine.outbox = Outbox::new(engine.journal.cluster(), engine.epoch());
+        Ok(engine)
+    }
+
+    /// Resolves the events in order, makes the outcome durable, then returns what may be seen.
+    /// Time never runs backwards: an earlier `now` is taken as the last one.
+    ///
+    /// # Errors
+    /// [`EngineError`]; the engine must not be used again.
+    pub fn turn(&mut self, now: Timestamp, events: &[Event]) -> Result<Outcome, EngineError> {
+        self.last = self.last.max(now);
+        let mut outcome = Outcome::default();
+        let mut batch: Vec<Entry> = Vec::new();
+        let mut touched: BTreeSet<NodeId> = BTreeSet::new();
+        for event in events {
+            let stamp = Stamp { at: self.last, seq: self.next };
+            let decisions = self.core.apply(stamp, event)?;
+            self.touch(event, &decisions, &mut touched);
+            let answer = answer(&decisions);
+            outcome.answers.push(answer);
+            if decisions.iter().any(Decision::is_durable) {
+                let bytes = codec::encode(stamp, self.epoch(), event, &decisions);
+                batch.push((stamp.seq, bytes));
+                self.next = DecisionSeq(self.next.0.saturating_add(1));
+            }
+        }
+        if !batch.is_empty() {
+            self.journal.append(&batch)?;
+            self.count(batch.len());
+        }
+        for node in touched {
+            let name = self.core.books().nodes.get(&node).map(|node| node.name.clone());
+            let plan = self.outbox.changed(&self.core, node);
+            outcome.plans.extend(name.zip(plan));
+        }
+        Ok(outcome)
+    }
+
+    /// Writes a snapshot if enough records have come since the last.
+    ///
+    /// # Errors
+    /// If it could not be written; the engine must not be used again.
+    pub fn snapshot_if_due(&mut self) -> Result<(), EngineError> {
+        if self.since_snapshot < RECORDS_PER_SNAPSHOT {
+            return Ok(());
+        }
+        let seq = DecisionSeq(self.next.0.saturating_sub(1));
+        let bytes = snapshot::encode(Stamp { at: self.last, seq }, self.core.books());
+        self.journal.snapshot(seq, &bytes)?;
+        self.since_snapshot = 0;
+        Ok(())
+    }
+
+    /// Notes what is never journaled.
+    pub fn observe(&mut self, now: Timestamp, observation: &Observation) {
+        self.last = self.last.max(now);
+        self.core.observe(self.last, observation);
+    }
+
+    /// The node's plan as it stands, for an agent that has just connected.
+    #[must_use]
+    pub fn plan_of(&self, node: &NodeName) -> Option<NodePlan> {
+        self.outbox.current(self.core.books().node_named(node)?.id)
+    }
+
+    /// The core, to be read.
+    #[must_use]
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// The store's identity.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.journal.cluster()
+    }
+
+    /// The leadership; [`Engine::start`] began it.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.core.books().epoch.unwrap_or(Epoch(0))
+    }
+
+    /// The newest record.
+    #[must_use]
+    pub fn last_seq(&self) -> DecisionSeq {
+        DecisionSeq(self.next.0.saturating_sub(1))
+    }
+
+    /// The engine's time: the newest instant it was given.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.last
+    }
+
+    /// The next instant at which a turn with [`Event::DeadlineReached`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.core.next_deadline(self.last)
+    }
+
+    fn count(&mut self, records: usize) {
+        let records = u64::try_from(records).unwrap_or(u64::MAX);
+        self.since_snapshot = self.since_snapshot.saturating_add(records);
+    }
+
+    /// Nodes whose plan may have changed: those of every attempt decided on, and the one that
+    /// reported (what it holds decides what it is told to forget).
+    fn touch(&self, event: &Event, decisions: &[Decision], touched: &mut BTreeSet<NodeId>) {
+        let books = self.core.books();
+        if let Event::NodeReported { node, .. } = event {
+            touched.extend(books.node_named(node).map(|node| node.id));
+        }
+        for attempt in decisions.iter().filter_map(Decision::attempt) {
+            let tasks = books.attempt(attempt).map(|attempt| attempt.tasks.iter());
+            touched.extend(tasks.into_iter().flatten().map(|task| task.place.node));
+        }
+    }
+}
+
+fn answer(decisions: &[Decision]) -> Answer {
+    let asked = decisions.iter().find_map(|decision| decision.answers());
+    match asked {
+        Some(Ok((job, repeated))) => Answer::Submitted { job, repeated },
+        Some(Err(refusal)) => Answer::Refused(refusal.clone()),
+        None if decisions.is_empty() => Answer::AsItWas,
+        None => Answer::Changed,
+    }
+}

@@ -1,0 +1,282 @@
+//! The API that the command line and other clients speak.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use scheduler_core::{Event, Job, JobState};
+use tidegate_model::{AttemptId, JobId, NodeName, TaskId, UserId};
+use tidegate_proto::{MAX_LOG_READ, parsed, required, v1};
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Request, Response, Status};
+
+use super::link::{Links, LogError, log_ask};
+use super::{messages, status};
+use crate::engine::Answer;
+use crate::thread::{Handle, Message};
+use crate::view::View;
+
+/// Most jobs in one page of a list.
+const MAX_PAGE: usize = 10_000;
+
+/// Most bytes of one page: what the largest message holds, with room for the last job.
+const MAX_PAGE_BYTES: usize = 3 << 20;
+
+/// Pending jobs whose reason a list works out; those behind them only await their turn.
+const REASONS_IN_LIST: usize = 50;
+
+/// The service.
+#[derive(Debug, Clone)]
+pub struct Api {
+    /// The engine.
+    pub engine: Handle,
+    /// The agents that are connected.
+    pub links: Arc<Links>,
+}
+
+/// Who asks: what the kernel says of the other end of the socket.
+fn caller<T>(request: &Request<T>) -> Result<UserId, Status> {
+    let info = request.extensions().get::<UdsConnectInfo>();
+    let cred = info.and_then(|info| info.peer_cred);
+    cred.map(|cred| UserId(cred.uid()))
+        .ok_or_else(|| Status::unauthenticated("the socket does not say who you are"))
+}
+
+fn job_id(text: &str) -> Result<JobId, Status> {
+    parsed(text, "job").map_err(|error| status::malformed(&error))
+}
+
+fn node_name(text: &str) -> Result<NodeName, Status> {
+    parsed(text, "node").map_err(|error| status::malformed(&error))
+}
+
+impl Api {
+    async fn view(&self) -> Result<Arc<View>, Status> {
+        // A full channel wakes the engine as well as a message would.
+        let wake = || drop(self.engine.send(Message::ViewWanted));
+        self.engine.views.fresh(wake).await.map_err(|error| status::busy(&error))
+    }
+
+    async fn log_of(&self, uid: UserId, ask: v1::ReadLogRequest) -> Result<LogPlace, Status> {
+        let view = self.view().await?;
+        let job = find(&view, job_id(&ask.job)?)?;
+        if job.user != uid && !view.core.books().policy.is_admin(uid) {
+            let words = format!("{} belongs to another user; its owner may read its logs", job.id);
+            return Err(Status::permission_denied(words));
+        }
+        let newest = u32::try_from(job.attempts.len()).unwrap_or(u32::MAX);
+        let number = if ask.attempt == 0 { newest } else { ask.attempt };
+        let Some(attempt) = job.attempt(number) else {
+            let words = match newest {
+                0 => format!("{} has not started yet; it has no logs", job.id),
+                _ => format!("{} has attempts 1 to {newest}", job.id),
+            };
+            return Err(Status::not_found(words));
+        };
+        let id = TaskId { attempt: AttemptId { job: job.id, number }, index: ask.task };
+        let Some(task) = view.core.books().task(id) else {
+            let last = attempt.tasks.len().saturating_sub(1);
+            return Err(Status::not_found(format!("{} has tasks 0 to {last}", attempt.id)));
+        };
+        let node = view.core.books().nodes.get(&task.place.node).map(|node| node.name.clone());
+        let node = node.ok_or_else(|| Status::data_loss("the task's node is not in the books"))?;
+        Ok(LogPlace { id, node, started: task.started, complete: task.exit.is_some() })
+    }
+}
+
+/// Where a log is, and whether more of it may come.
+struct LogPlace {
+    id: TaskId,
+    node: NodeName,
+    started: bool,
+    complete: bool,
+}
+
+fn find(view: &View, id: JobId) -> Result<&Job, Status> {
+    let job = view.core.books().jobs.get(&id).map(Arc::as_ref);
+    job.ok_or_else(|| {
+        Status::not_found(format!("{id} is not known here; `tidegate jobs --all` lists what is"))
+    })
+}
+
+#[tonic::async_trait]
+impl v1::tidegate_server::Tidegate for Api {
+    async fn submit(
+        &self,
+        request: Request<v1::SubmitRequest>,
+    ) -> Result<Response<v1::SubmitReply>, Status> {
+        let user = caller(&request)?;
+        let v1::SubmitRequest { key, spec } = request.into_inner();
+        let malformed = |error| status::malformed(&error);
+        let key = parsed(&key, "SubmitRequest.key").map_err(malformed)?;
+        let spec = required(spec, "SubmitRequest.spec").map_err(malformed)?;
+        let spec = Box::new(spec.try_into().map_err(malformed)?);
+        match status::ask(&self.engine, Event::JobSubmitted { key, user, spec }).await? {
+            Answer::Submitted { job, repeated } => {
+                Ok(Response::new(v1::SubmitReply { job: job.to_string(), repeated }))
+            }
+            Answer::Changed | Answer::AsItWas | Answer::Refused(_) => {
+                Err(Status::internal("a submit was answered with no job"))
+            }
+        }
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<v1::ListJobsRequest>,
+    ) -> Result<Response<v1::ListJobsReply>, Status> {
+        let ask = request.into_inner();
+        let view = self.view().await?;
+        let from = match ask.after.as_str() {
+            "" => Bound::Unbounded,
+            after => Bound::Excluded(job_id(after)?),
+        };
+        let asked = usize::try_from(ask.limit).unwrap_or(MAX_PAGE);
+        let limit = if asked == 0 { MAX_PAGE } else { asked.min(MAX_PAGE) };
+        let wanted = |job: &&Arc<Job>| {
+            let ended = matches!(job.state, JobState::Ended { .. });
+            (ask.ended || !ended) && ask.uid.is_none_or(|uid| job.user == UserId(uid))
+        };
+        let books = view.core.books();
+        let mut jobs =
+            books.jobs.range((from, Bound::Unbounded)).map(|(_, job)| job).filter(wanted);
+        let mut reply = v1::ListJobsReply::default();
+        let (mut bytes, mut reasons) = (0_usize, 0_usize);
+        for job in jobs.by_ref() {
+            let mut message = messages::job(&view, job);
+            let pending = matches!(job.state, JobState::Pending { .. });
+            reasons = reasons.saturating_add(usize::from(pending));
+            message.reason = if pending && reasons > REASONS_IN_LIST {
+                "AwaitingTurn: earlier jobs are placed first".to_owned()
+            } else {
+                view.core
+                    .explain(view.at, job.id)
+                    .map(|e| messages::reason_line(&e))
+                    .unwrap_or_default()
+            };
+            bytes = bytes.saturating_add(prost::Message::encoded_len(&message));
+            reply.jobs.push(message);
+            if reply.jobs.len() >= limit || bytes >= MAX_PAGE_BYTES {
+                break;
+            }
+        }
+        reply.more = jobs.next().is_some();
+        Ok(Response::new(reply))
+    }
+
+    async fn get_job(
+        &self,
+        request: Request<v1::GetJobRequest>,
+    ) -> Result<Response<v1::JobView>, Status> {
+        let id = job_id(&request.into_inner().job)?;
+        let view = self.view().await?;
+        let mut message = messages::job(&view, find(&view, id)?);
+        let explained = view.core.explain(view.at, id);
+        message.reason = explained.map(|e| messages::reason_line(&e)).unwrap_or_default();
+        Ok(Response::new(message))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<v1::ExplainRequest>,
+    ) -> Result<Response<v1::ExplainReply>, Status> {
+        let id = job_id(&request.into_inner().job)?;
+        let view = self.view().await?;
+        find(&view, id)?;
+        let explained = view.core.explain(view.at, id);
+        let explained = explained.ok_or_else(|| Status::internal("a known job has a reason"))?;
+        let numbers = explained.numbers.iter().map(|(name, value)| ((*name).to_owned(), *value));
+        Ok(Response::new(v1::ExplainReply {
+            job: id.to_string(),
+            reason: messages::reason(explained.reason).to_owned(),
+            numbers: numbers.collect(),
+            lines: explained.lines,
+        }))
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelReply>, Status> {
+        let by = caller(&request)?;
+        let job = job_id(&request.into_inner().job)?;
+        let answer = status::ask(&self.engine, Event::CancelRequested { job, by }).await?;
+        Ok(Response::new(v1::CancelReply { already_ended: answer == Answer::AsItWas }))
+    }
+
+    async fn read_log(
+        &self,
+        request: Request<v1::ReadLogRequest>,
+    ) -> Result<Response<v1::ReadLogReply>, Status> {
+        let uid = caller(&request)?;
+        let ask = request.into_inner();
+        let place = self.log_of(uid, ask.clone()).await?;
+        let attempt = place.id.attempt.number;
+        if !place.started && !place.complete {
+            return Ok(Response::new(v1::ReadLogReply { attempt, ..Default::default() }));
+        }
+        let limit = ask.limit.clamp(1, MAX_LOG_READ);
+        let read = log_ask(place.id, ask.stream, ask.offset, limit);
+        let chunk = self.links.read_log(&place.node, read).await.map_err(|error| match error {
+            LogError::Away(_) => Status::unavailable(error.to_string()),
+            LogError::Unreadable(words) => Status::not_found(words),
+        })?;
+        let v1::LogChunk { offset, bytes, length, .. } = chunk;
+        let complete = place.complete;
+        Ok(Response::new(v1::ReadLogReply { offset, bytes, length, complete, attempt }))
+    }
+
+    async fn list_nodes(
+        &self,
+        _request: Request<v1::ListNodesRequest>,
+    ) -> Result<Response<v1::ListNodesReply>, Status> {
+        let view = self.view().await?;
+        let nodes = view.core.books().nodes.values();
+        let nodes = nodes.map(|node| messages::node(&view, node)).collect();
+        Ok(Response::new(v1::ListNodesReply { nodes }))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainReply>, Status> {
+        let by = caller(&request)?;
+        let v1::DrainRequest { node, reason } = request.into_inner();
+        let node = node_name(&node)?;
+        status::ask(&self.engine, Event::DrainRequested { node: node.clone(), by, reason }).await?;
+        let tasks_left = tasks_on(&*self.view().await?, &node);
+        Ok(Response::new(v1::DrainReply { tasks_left }))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::ResumeRequest>,
+    ) -> Result<Response<v1::ResumeReply>, Status> {
+        let by = caller(&request)?;
+        let node = node_name(&request.into_inner().node)?;
+        status::ask(&self.engine, Event::ResumeRequested { node, by }).await?;
+        Ok(Response::new(v1::ResumeReply {}))
+    }
+
+    async fn declare_node_lost(
+        &self,
+        request: Request<v1::DeclareNodeLostRequest>,
+    ) -> Result<Response<v1::DeclareNodeLostReply>, Status> {
+        let by = caller(&request)?;
+        let node = node_name(&request.into_inner().node)?;
+        let tasks_lost = tasks_on(&*self.view().await?, &node);
+        status::ask(&self.engine, Event::NodeDeclaredLost { node, by }).await?;
+        Ok(Response::new(v1::DeclareNodeLostReply { tasks_lost }))
+    }
+
+    async fn status(
+        &self,
+        _request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusReply>, Status> {
+        Ok(Response::new(messages::status(&*self.view().await?)))
+    }
+}
+
+fn tasks_on(view: &View, node: &NodeName) -> u32 {
+    let tasks = view.core.books().node_named(node).map_or(0, |node| node.tasks.len());
+    u32::try_from(tasks).unwrap_or(u32::MAX)
+}

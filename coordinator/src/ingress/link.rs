@@ -1,0 +1,275 @@
+//! The agents' link: hello, welcome, then reports up and whole plans down.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use scheduler_core::{Event, NodeFacts};
+use tidegate_model::{ClusterId, Epoch, NodeName, TaskId};
+use tidegate_proto::link::{self, Hello, NodePlan, Report};
+use tidegate_proto::{required, v1};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::status;
+use crate::thread::{Handle, Message, Session};
+
+/// Messages to one agent that may wait in its stream: the welcome, a plan, a few log reads. Plans
+/// do not pile up: only the newest waits, in its slot.
+const MAX_OUTGOING: usize = 4;
+
+/// Log reads one node may have under way: more than one screen of people never asks for.
+const MAX_LOG_READS: usize = 32;
+
+/// An agent answers a log read within this, or the reader is told to try again.
+const LOG_PATIENCE: Duration = Duration::from_secs(5);
+
+type LogReads = Arc<Mutex<BTreeMap<u64, oneshot::Sender<v1::LogChunk>>>>;
+
+/// A log read that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The node's agent is not connected or did not answer.
+    #[error("{0} does not answer; its logs can be read when it does")]
+    Away(NodeName),
+    /// The agent could not read it.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+/// The way to one agent's logs.
+#[derive(Debug, Clone)]
+struct Reader {
+    asks: mpsc::Sender<v1::ReadNodeLog>,
+    reads: LogReads,
+}
+
+/// The agents that are connected.
+#[derive(Debug, Default)]
+pub struct Links {
+    sessions: AtomicU64,
+    /// Orders connections of one node: the newest one's entry stands.
+    readers: Mutex<BTreeMap<NodeName, Reader>>,
+}
+
+impl Links {
+    fn next_session(&self) -> Session {
+        Session(self.sessions.fetch_add(1, Ordering::Relaxed).saturating_add(1))
+    }
+
+    /// Reads a piece of a task's log from its node.
+    ///
+    /// # Errors
+    /// [`LogError`] if the node is away or cannot read it.
+    pub async fn read_log(
+        &self,
+        node: &NodeName,
+        mut ask: v1::ReadNodeLog,
+    ) -> Result<v1::LogChunk, LogError> {
+        let away = || LogError::Away(node.clone());
+        let readers =
+            self.readers.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
+        let Reader { asks, reads } = readers.ok_or_else(away)?;
+        ask.request = self.sessions.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let request = ask.request;
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
+            if reads.len() >= MAX_LOG_READS {
+                return Err(away());
+            }
+            reads.insert(request, reply);
+        }
+        let sent = asks.try_send(ask);
+        let answer = match sent {
+            Ok(()) => tokio::time::timeout(LOG_PATIENCE, answer).await.ok().and_then(Result::ok),
+            Err(_) => None,
+        };
+        reads.lock().unwrap_or_else(PoisonError::into_inner).remove(&request);
+        let chunk = answer.ok_or_else(away)?;
+        if chunk.error.is_empty() { Ok(chunk) } else { Err(LogError::Unreadable(chunk.error)) }
+    }
+}
+
+/// The service that agents connect to.
+#[derive(Debug, Clone)]
+pub struct LinkService {
+    /// The engine.
+    pub engine: Handle,
+    /// The agents that are connected.
+    pub links: Arc<Links>,
+    /// The store's identity.
+    pub cluster: ClusterId,
+    /// This leadership.
+    pub epoch: Epoch,
+}
+
+#[tonic::async_trait]
+impl v1::agent_link_server::AgentLink for LinkService {
+    type ConnectStream = ReceiverStream<Result<v1::ToAgent, Status>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<v1::FromAgent>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let node = request.extensions().get::<NodeName>().cloned();
+        let node = node.ok_or_else(|| Status::unauthenticated("this socket names no node"))?;
+        let mut incoming = request.into_inner();
+        let first = incoming.message().await?.and_then(|first| first.message);
+        let Some(v1::from_agent::Message::Hello(hello)) = first else {
+            return Err(Status::invalid_argument("the first message of a link is Hello"));
+        };
+        let hello = Hello::try_from(hello).map_err(|error| status::malformed(&error))?;
+        self.check(&hello, &node)?;
+
+        let session = self.links.next_session();
+        let (outgoing, stream) = mpsc::channel(MAX_OUTGOING);
+        let (slot, plans) = watch::channel(None);
+        let (log_asks, log_requests) = mpsc::channel(MAX_LOG_READS);
+        let reads = LogReads::default();
+        {
+            let mut readers = self.links.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            readers.insert(node.clone(), Reader { asks: log_asks, reads: Arc::clone(&reads) });
+        }
+        let connected = Message::Connected(session, node.clone(), slot);
+        self.engine.send(connected).map_err(|away| Status::unavailable(away.to_string()))?;
+        let welcome = v1::Welcome { cluster: self.cluster.to_string(), epoch: self.epoch.0 };
+        tracing::info!(%node, version = hello.agent_version, "agent connected");
+        tokio::spawn(speak(outgoing.clone(), welcome, plans, log_requests));
+        let listening = Listening { engine: self.engine.clone(), session, node, reads };
+        tokio::spawn(listening.run(incoming, outgoing));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+impl LinkService {
+    fn check(&self, hello: &Hello, node: &NodeName) -> Result<(), Status> {
+        if hello.node != *node {
+            let words = format!("this is the socket of {node}; {} has its own", hello.node);
+            return Err(Status::permission_denied(words));
+        }
+        match hello.cluster {
+            Some(theirs) if theirs != self.cluster => {
+                let ours = self.cluster;
+                let words = format!(
+                    "this is cluster {ours}; the agent of {node} obeys {theirs}. Enrol it here by \
+                     giving it an empty state directory"
+                );
+                Err(Status::failed_precondition(words))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Writes to one agent until its stream ends.
+async fn speak(
+    outgoing: mpsc::Sender<Result<v1::ToAgent, Status>>,
+    welcome: v1::Welcome,
+    mut plans: watch::Receiver<Option<Arc<NodePlan>>>,
+    mut log_requests: mpsc::Receiver<v1::ReadNodeLog>,
+) {
+    use v1::to_agent::Message as To;
+    let mut next = To::Welcome(welcome);
+    loop {
+        let message = v1::ToAgent { message: Some(next) };
+        if outgoing.send(Ok(message)).await.is_err() {
+            return;
+        }
+        next = loop {
+            tokio::select! {
+                changed = plans.changed() => {
+                    // The slot goes when a newer connection takes its place.
+                    if changed.is_err() { return; }
+                    let plan = plans.borrow_and_update().clone();
+                    if let Some(plan) = plan {
+                        break To::Plan(NodePlan::clone(&plan).into());
+                    }
+                }
+                Some(ask) = log_requests.recv() => break To::ReadLog(ask),
+                () = outgoing.closed() => return,
+            }
+        };
+    }
+}
+
+/// Reads from one agent until its stream ends.
+struct Listening {
+    engine: Handle,
+    session: Session,
+    node: NodeName,
+    reads: LogReads,
+}
+
+impl Listening {
+    async fn run(
+        self,
+        mut incoming: Streaming<v1::FromAgent>,
+        outgoing: mpsc::Sender<Result<v1::ToAgent, Status>>,
+    ) {
+        loop {
+            let heard = match incoming.message().await {
+                Ok(Some(message)) => self.hear(message),
+                Ok(None) => break tracing::info!(node = %self.node, "agent closed its link"),
+                Err(status) => {
+                    break tracing::info!(node = %self.node, why = status.message(), "link broke");
+                }
+            };
+            if let Err(status) = heard {
+                tracing::warn!(node = %self.node, why = status.message(), "link closed");
+                drop(outgoing.try_send(Err(status)));
+                break;
+            }
+        }
+    }
+
+    fn hear(&self, message: v1::FromAgent) -> Result<(), Status> {
+        use v1::from_agent::Message as From;
+        let message = required(message.message, "FromAgent.message");
+        match message.map_err(|error| status::malformed(&error))? {
+            From::Hello(_) => Err(Status::invalid_argument("Hello comes once, first")),
+            From::Report(report) => {
+                let report = Report::try_from(report).map_err(|error| status::malformed(&error))?;
+                let message = self.message(report);
+                self.engine.send(message).map_err(|away| Status::unavailable(away.to_string()))
+            }
+            From::LogChunk(chunk) => {
+                let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(reader) = reads.remove(&chunk.request) {
+                    drop(reader.send(chunk));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn message(&self, report: Report) -> Message {
+        let (session, node) = (self.session, self.node.clone());
+        let Report { complete, facts, tasks, applied: _ } = report;
+        if !complete && facts.is_none() && tasks.is_empty() {
+            return Message::Heard(session, node);
+        }
+        let event = Event::NodeReported {
+            node: node.clone(),
+            complete,
+            facts: facts.map(core_facts),
+            tasks: tasks.into_iter().collect(),
+        };
+        Message::Report { session, node, event }
+    }
+}
+
+/// What the scheduler needs of a node's facts.
+#[must_use]
+pub fn core_facts(facts: link::NodeFacts) -> NodeFacts {
+    let link::NodeFacts { boot_id, gpus, gpu_note, address, block, memory: _, cpus: _ } = facts;
+    NodeFacts { boot_id, gpus, gpu_note, address, block }
+}
+
+/// A read of a task's log.
+#[must_use]
+pub fn log_ask(task: TaskId, stream: i32, offset: u64, limit: u32) -> v1::ReadNodeLog {
+    v1::ReadNodeLog { request: 0, task: task.to_string(), stream, offset, limit }
+}

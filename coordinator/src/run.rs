@@ -1,0 +1,156 @@
+//! Puts the parts together and serves until told to stop.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use scheduler_core::Event;
+use tidegate_model::{ClusterId, Epoch, NodeName};
+use tidegate_proto::MAX_MESSAGE_BYTES;
+use tidegate_proto::v1::agent_link_server::AgentLinkServer;
+use tidegate_proto::v1::tidegate_server::TidegateServer;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::transport::Server;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::{Engine, EngineError};
+use crate::ingress::api::Api;
+use crate::ingress::link::{LinkService, Links};
+use crate::ingress::sockets::{self, NodeStream};
+use crate::journal::redb_store::RedbJournal;
+use crate::space::Space;
+use crate::thread::{self, Handle, Message};
+
+/// Connections of agents that may wait to be served: every agent of a large cluster at once.
+const MAX_CONNECTING: usize = 1024;
+
+/// Serves until SIGTERM or SIGINT, or until the engine must be restarted.
+///
+/// # Errors
+/// If it could not start, or had to stop: the service manager starts it again, and it restores.
+pub async fn serve(config: Config) -> anyhow::Result<()> {
+    let (handle, engine, cluster, epoch) = start_engine(&config)?;
+    let links = Arc::new(Links::default());
+    make_dir(&config.run_dir.join("nodes"), 0o755)?;
+    let api = sockets::bind(&config.run_dir.join("api.sock"), 0o666).await;
+    let api = UnixListenerStream::new(api.context("the API cannot be served")?);
+    let agents = listen_for_agents(&config).await?;
+    tracing::info!(%cluster, %epoch, run_dir = %config.run_dir.display(), "serving");
+
+    let limit = MAX_MESSAGE_BYTES;
+    let service = Api { engine: handle.clone(), links: Arc::clone(&links) };
+    let service = TidegateServer::new(service).max_decoding_message_size(limit);
+    let serving_api = Server::builder().add_service(service).serve_with_incoming(api);
+    let service = LinkService { engine: handle.clone(), links, cluster, epoch };
+    let service = AgentLinkServer::new(service).max_decoding_message_size(limit);
+    let serving_agents = Server::builder().add_service(service).serve_with_incoming(agents);
+
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut engine = tokio::task::spawn_blocking(move || engine.join());
+    tokio::select! {
+        served = serving_api => served.context("the API stopped")?,
+        served = serving_agents => served.context("the agents' link stopped")?,
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        ended = &mut engine => return outcome(ended),
+    }
+    tracing::info!("stopping; jobs go on");
+    if handle.send(Message::Stop).is_ok() {
+        return outcome(engine.await);
+    }
+    Ok(())
+}
+
+type Joined = Result<std::thread::Result<Result<(), EngineError>>, tokio::task::JoinError>;
+
+fn outcome(ended: Joined) -> anyhow::Result<()> {
+    let ended = ended.context("the engine thread was not waited for")?;
+    let ended = ended.map_err(|_panic| anyhow::anyhow!("the engine thread panicked"))?;
+    ended.context("the engine stopped; a restart restores")
+}
+
+type Started = (Handle, std::thread::JoinHandle<Result<(), EngineError>>, ClusterId, Epoch);
+
+fn start_engine(config: &Config) -> anyhow::Result<Started> {
+    let dir = config.store.parent().context("store must lie in a directory")?;
+    make_dir(dir, 0o700)?;
+    let space = Space::new(&config.store, config.low_water, config.store_limit);
+    if let Err(error) = space.set_aside() {
+        tracing::warn!(%error, "no room for the reserve: closed to new work");
+    }
+    let store = config.store.display();
+    let journal = RedbJournal::open(&config.store, ClusterId(ulid::Ulid::generate().0))
+        .with_context(|| format!("{store} cannot be opened"))?;
+    let mut clock = None;
+    let mut refused = None;
+    let engine = Engine::start(journal, |last| match Clock::start(last) {
+        Ok(started) => clock.insert(started).now(),
+        Err(behind) => {
+            refused = Some(behind);
+            last
+        }
+    });
+    if let Some(behind) = refused {
+        return Err(behind.into());
+    }
+    let mut engine = engine.with_context(|| format!("{store} cannot be restored"))?;
+    let clock = clock.context("the clock was not started")?;
+    if engine.epoch() == Epoch(1) {
+        let policy = Event::PolicyChanged(config.initial_policy.clone());
+        engine.turn(clock.now(), &[policy])?;
+    }
+    let (cluster, epoch) = (engine.cluster(), engine.epoch());
+    let (handle, thread) = thread::spawn(engine, clock, space)?;
+    Ok((handle, thread, cluster, epoch))
+}
+
+fn make_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(dir)
+        .with_context(|| format!("cannot make {}", dir.display()))
+}
+
+/// One listener for each local node, all feeding one server.
+async fn listen_for_agents(
+    config: &Config,
+) -> anyhow::Result<ReceiverStream<std::io::Result<NodeStream>>> {
+    let (connections, incoming) = mpsc::channel(MAX_CONNECTING);
+    for node in &config.local_nodes {
+        let path = config.run_dir.join("nodes").join(format!("{node}.sock"));
+        let listener = sockets::bind(&path, 0o600).await;
+        let listener = listener.with_context(|| format!("{node} cannot be served"))?;
+        tokio::spawn(accept(listener, node.clone(), connections.clone()));
+    }
+    Ok(ReceiverStream::new(incoming))
+}
+
+async fn accept(
+    listener: UnixListener,
+    node: NodeName,
+    connections: mpsc::Sender<std::io::Result<NodeStream>>,
+) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let stream = NodeStream::new(stream, node.clone());
+                if connections.send(Ok(stream)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                // Out of file descriptors, as a rule: others must close first.
+                tracing::warn!(%node, %error, "cannot accept");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}

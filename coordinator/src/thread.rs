@@ -1,0 +1,274 @@
+//! The engine thread: owns the engine by value, takes messages from one bounded channel, and
+//! lets the outcome of a turn be seen only after the turn is durable.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use scheduler_core::{Event, Observation};
+use tidegate_model::NodeName;
+use tidegate_proto::link::NodePlan;
+use tokio::sync::{oneshot, watch};
+
+use crate::clock::Clock;
+use crate::engine::{Answer, Engine, EngineError, MAX_EVENTS_PER_TURN, Outcome};
+use crate::journal::Journal;
+use crate::space::Space;
+use crate::view::{View, Views};
+
+/// Messages that may wait for the engine: four for each of 1,024 agents. More is answered
+/// "unavailable" and tried again by its sender.
+pub const MAX_WAITING: usize = 4096;
+
+/// How often the room on disk is looked at, at most.
+const SPACE_EVERY: Duration = Duration::from_secs(1);
+
+/// One connection of a node's agent; a newer one silences the older.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Session(pub u64);
+
+/// Where the newest plan of a node is put. A plan is whole, so that only the newest matters.
+pub type PlanSlot = watch::Sender<Option<Arc<NodePlan>>>;
+
+/// What reaches the engine thread.
+#[derive(Debug)]
+pub enum Message {
+    /// A request whose sender waits for the answer.
+    Ask {
+        /// What happened.
+        event: Event,
+        /// Who waits.
+        reply: oneshot::Sender<Result<Answer, Closed>>,
+    },
+    /// A node's report; its effects are seen in plans and views.
+    Report {
+        /// The connection it came by.
+        session: Session,
+        /// Its node.
+        node: NodeName,
+        /// What happened.
+        event: Event,
+    },
+    /// A node's heartbeat.
+    Heard(Session, NodeName),
+    /// A node's agent has connected.
+    Connected(Session, NodeName, PlanSlot),
+    /// A reader waits for a view.
+    ViewWanted,
+    /// Finish the turn and end.
+    Stop,
+}
+
+/// New work is not taken now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("new work is not taken: {0}; what was accepted goes on")]
+pub struct Closed(pub String);
+
+/// The engine takes no more messages just now, or has stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("the coordinator is busy or stopping; try again")]
+pub struct NotTaken;
+
+/// The way to the engine thread.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    sender: SyncSender<Message>,
+    /// What readers see.
+    pub views: Arc<Views>,
+}
+
+impl Handle {
+    /// Hands a message over without waiting.
+    ///
+    /// # Errors
+    /// If the channel is full or the engine has stopped; the sender tries again.
+    pub fn send(&self, message: Message) -> Result<(), NotTaken> {
+        self.sender.try_send(message).map_err(|_full_or_gone| NotTaken)
+    }
+
+    /// Asks, and waits for the durable answer.
+    ///
+    /// # Errors
+    /// If the message was not taken, or the engine stopped before the answer was durable.
+    pub async fn ask(&self, event: Event) -> Result<Result<Answer, Closed>, NotTaken> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::Ask { event, reply })?;
+        answer.await.map_err(|_stopped| NotTaken)
+    }
+}
+
+/// Starts the thread. It ends with [`Message::Stop`] or the error that forces a restart.
+///
+/// # Errors
+/// If no thread can be made.
+pub fn spawn<J: Journal + Send + 'static>(
+    engine: Engine<J>,
+    clock: Clock,
+    space: Space,
+) -> std::io::Result<(Handle, JoinHandle<Result<(), EngineError>>)> {
+    let (sender, messages) = sync_channel(MAX_WAITING);
+    let views = Arc::new(Views::default());
+    let handle = Handle { sender, views: Arc::clone(&views) };
+    let desk = Desk {
+        engine,
+        clock,
+        space,
+        views,
+        links: BTreeMap::new(),
+        closed: None,
+        space_seen: None,
+    };
+    let thread = std::thread::Builder::new().name("engine".to_owned());
+    Ok((handle, thread.spawn(move || desk.run(&messages))?))
+}
+
+/// What the thread works with.
+struct Desk<J> {
+    engine: Engine<J>,
+    clock: Clock,
+    space: Space,
+    views: Arc<Views>,
+    links: BTreeMap<NodeName, (Session, PlanSlot)>,
+    closed: Option<String>,
+    space_seen: Option<Instant>,
+}
+
+/// The messages of one turn: events in order, and who waits for which.
+#[derive(Default)]
+struct Intake {
+    events: Vec<Event>,
+    waiting: Vec<(usize, oneshot::Sender<Result<Answer, Closed>>)>,
+    connected: Vec<NodeName>,
+    stop: bool,
+}
+
+impl<J: Journal> Desk<J> {
+    fn run(mut self, messages: &Receiver<Message>) -> Result<(), EngineError> {
+        loop {
+            let mut intake = Intake::default();
+            match self.wait(messages) {
+                Ok(first) => self.take(first, &mut intake),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            while intake.events.len() < MAX_EVENTS_PER_TURN && !intake.stop {
+                let Ok(message) = messages.try_recv() else { break };
+                self.take(message, &mut intake);
+            }
+            let stop = intake.stop;
+            let turned = self.turn(intake);
+            if turned.is_err() {
+                // The restart needs room to say that jobs have ended.
+                self.space.release();
+            }
+            turned?;
+            if stop {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait(&self, messages: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+        match self.engine.next_deadline() {
+            Some(at) => messages.recv_timeout(at.since(self.clock.now()).into()),
+            None => messages.recv().map_err(|_disconnected| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    fn take(&mut self, message: Message, intake: &mut Intake) {
+        match message {
+            Message::Ask { event, reply } => match self.closed_to(&event) {
+                Some(closed) => drop(reply.send(Err(closed))),
+                None => {
+                    intake.waiting.push((intake.events.len(), reply));
+                    intake.events.push(event);
+                }
+            },
+            Message::Report { session, node, event } if self.is_current(session, &node) => {
+                intake.events.push(event);
+            }
+            Message::Heard(session, node) if self.is_current(session, &node) => {
+                let now = self.clock.now();
+                self.engine.observe(now, &Observation::NodeHeard { node });
+            }
+            Message::Report { session, node, .. } | Message::Heard(session, node) => {
+                tracing::debug!(%node, ?session, "an older connection still speaks");
+            }
+            Message::Connected(session, node, slot) => {
+                let older = self.links.get(&node).is_some_and(|(known, _)| *known > session);
+                if !older {
+                    self.links.insert(node.clone(), (session, slot));
+                    intake.connected.push(node);
+                }
+            }
+            Message::ViewWanted => {}
+            Message::Stop => intake.stop = true,
+        }
+    }
+
+    fn is_current(&self, session: Session, node: &NodeName) -> bool {
+        self.links.get(node).is_some_and(|(known, _)| *known == session)
+    }
+
+    /// New work is refused while there is no room for it; ends and releases never are.
+    fn closed_to(&mut self, event: &Event) -> Option<Closed> {
+        if !matches!(event, Event::JobSubmitted { .. }) {
+            return None;
+        }
+        if self.space_seen.is_none_or(|seen| seen.elapsed() >= SPACE_EVERY) {
+            self.space_seen = Some(Instant::now());
+            let closed = self.space.closed();
+            if closed != self.closed {
+                tracing::warn!(
+                    why = closed.as_deref().unwrap_or("open again"),
+                    "room for new work"
+                );
+            }
+            self.closed = closed;
+        }
+        self.closed.clone().map(Closed)
+    }
+
+    fn turn(&mut self, mut intake: Intake) -> Result<(), EngineError> {
+        let now = self.clock.now();
+        if self.engine.next_deadline().is_some_and(|at| at <= now) {
+            intake.events.push(Event::DeadlineReached);
+        }
+        let Outcome { answers, plans } = self.engine.turn(now, &intake.events)?;
+        // From here on the turn is durable, and may be seen.
+        for node in intake.connected {
+            let plan = self.engine.plan_of(&node);
+            self.post(&node, plan);
+        }
+        for (node, plan) in plans {
+            self.post(&node, Some(plan));
+        }
+        for (at, reply) in intake.waiting {
+            if let Some(answer) = answers.get(at) {
+                drop(reply.send(Ok(answer.clone())));
+            }
+        }
+        if let Some(asked) = self.views.unanswered() {
+            self.views.publish(asked, self.view());
+        }
+        self.engine.snapshot_if_due()
+    }
+
+    fn post(&self, node: &NodeName, plan: Option<NodePlan>) {
+        if let Some(((_, slot), plan)) = self.links.get(node).zip(plan) {
+            slot.send_replace(Some(Arc::new(plan)));
+        }
+    }
+
+    fn view(&self) -> View {
+        View {
+            core: self.engine.core().clone(),
+            cluster: self.engine.cluster(),
+            seq: self.engine.last_seq(),
+            at: self.engine.now(),
+            closed: self.closed.clone(),
+        }
+    }
+}
