@@ -1,0 +1,32 @@
+//! `tidegate-agent`: this node's side of a Tidegate cluster.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use tidegate_agent::config::Config;
+use tidegate_agent::{logging, shell};
+
+/// Serves this node to a Tidegate cluster: reports its GPUs and tasks to the coordinator and does
+/// what the coordinator plans for it, through tidegate-starter. Tasks go on while it is away.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The node's configuration, the same file as the starter's. Without it: defaults for one
+    /// machine.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the effective configuration and exit.
+    #[arg(long)]
+    check_config: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let config = Config::load(arguments.config.as_deref())?;
+    if arguments.check_config {
+        return logging::print(&config);
+    }
+    logging::to_stderr();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(shell::run(config))
+}

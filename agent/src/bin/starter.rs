@@ -1,0 +1,30 @@
+//! `tidegate-starter`: starts and ends this node's tasks for the agent.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use tidegate_agent::config::Config;
+use tidegate_agent::{logging, starter};
+
+/// Starts and ends this node's tasks for tidegate-agent. Tasks go on while it is away.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The node's configuration, the same file as the agent's. Without it: defaults for one
+    /// machine.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the effective configuration and exit.
+    #[arg(long)]
+    check_config: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let config = Config::load(arguments.config.as_deref())?;
+    if arguments.check_config {
+        return logging::print(&config);
+    }
+    logging::to_stderr();
+    starter::run(&config)
+}

@@ -1,0 +1,32 @@
+//! The node side of Tidegate: what the agent, the starter and the shim are made of.
+//!
+//! [`node`], [`reconcile`] and [`ledger`] are pure: no IO, no clock. The agent's shell feeds them
+//! and does what they say; a simulation can do the same.
+//! What is not here: which job runs where and when (the coordinator decides it), checkpoint
+//! requests and cgroups.
+
+mod backoff;
+pub mod config;
+pub mod durable;
+pub mod environment;
+pub mod ledger;
+mod ledger_file;
+mod link;
+pub mod logging;
+mod logs;
+pub mod node;
+mod orders;
+pub mod ports;
+pub mod procs;
+pub mod reconcile;
+pub mod record;
+mod reporting;
+mod sense;
+pub mod shell;
+pub mod shim;
+mod signals;
+pub mod starter;
+mod starter_link;
+mod sys;
+pub mod task_dir;
+mod text;

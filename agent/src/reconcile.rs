@@ -1,0 +1,129 @@
+//! The rules: which actions follow from a plan and from what a node knows. Pure.
+//!
+//! Nothing is ever stopped because a plan is silent, and a task is started only while it is
+//! prepared in the ledger and unknown to the starter: at most once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_model::{GpuUuid, Span, TaskId, TaskSeen};
+use tidegate_proto::link::{Launch, MAX_TASKS_PER_NODE, Order, Stop};
+
+use crate::ledger::Ledger;
+use crate::node::TaskStatus;
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Verify that the GPUs are free, find a port; then `Node::prepared` or
+    /// `Node::prepare_refused`.
+    Prepare {
+        /// For whom.
+        task: TaskId,
+        /// Set aside by nobody else.
+        gpus: Vec<GpuUuid>,
+    },
+    /// Hand the launch to the starter and say `Intended` at once.
+    Start {
+        /// Prepared, and unknown to the starter.
+        task: TaskId,
+        /// Boxed: most actions are small.
+        launch: Box<Launch>,
+    },
+    /// Tell the starter to end the task. Harmless if repeated.
+    Stop {
+        /// A task that the starter knows to be live.
+        task: TaskId,
+        /// How.
+        stop: Stop,
+    },
+    /// Tell the starter to drop its record; then `Node::forgotten`.
+    Forget {
+        /// Ended and released.
+        task: TaskId,
+    },
+}
+
+/// What a node knows of its tasks.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// What it has promised.
+    pub ledger: &'a Ledger,
+    /// What the starter says.
+    pub starter: &'a BTreeMap<TaskId, TaskStatus>,
+}
+
+/// What should be done now.
+#[must_use]
+pub fn reconcile(plan: &BTreeMap<TaskId, Order>, known: &Known<'_>) -> Vec<Action> {
+    let mut held = known.held_gpus();
+    let mut room = MAX_TASKS_PER_NODE.saturating_sub(known.tasks().len());
+    let mut actions = Vec::new();
+    for (&task, order) in plan {
+        let status = known.starter.get(&task);
+        match order {
+            Order::Prepare(gpus) => {
+                let free = gpus.iter().all(|gpu| !held.contains(gpu));
+                if known.is_unknown(task) && free && room > 0 {
+                    held.extend(gpus);
+                    room = room.saturating_sub(1);
+                    actions.push(Action::Prepare { task, gpus: gpus.clone() });
+                }
+            }
+            Order::Run(launch) => {
+                if status.is_none() && known.ledger.prepared.contains_key(&task) {
+                    actions.push(Action::Start { task, launch: launch.clone() });
+                }
+            }
+            Order::Stop(stop) => {
+                if matches!(status, Some(TaskStatus::Intended | TaskStatus::Running)) {
+                    actions.push(Action::Stop { task, stop: stop.clone() });
+                }
+            }
+            Order::Forget => {
+                if status.is_some_and(TaskStatus::is_released) {
+                    actions.push(Action::Forget { task });
+                }
+            }
+        }
+    }
+    actions
+}
+
+impl<'a> Known<'a> {
+    /// Every task that ledger or starter knows.
+    #[must_use]
+    pub fn tasks(&self) -> BTreeSet<TaskId> {
+        let ledger = self.ledger.prepared.keys().chain(self.ledger.ended.keys());
+        ledger.chain(self.starter.keys()).copied().collect()
+    }
+
+    /// What is said of a task; none if nobody here knows it.
+    #[must_use]
+    pub fn seen(&self, task: TaskId) -> Option<TaskSeen> {
+        if let Some(status) = self.starter.get(&task) {
+            return Some(match status.clone() {
+                TaskStatus::Intended => TaskSeen::Starting,
+                TaskStatus::Running => TaskSeen::Running,
+                TaskStatus::Ended { exit, released, ran } => {
+                    TaskSeen::Ended { exit, released, ran }
+                }
+            });
+        }
+        if let Some(ended) = self.ledger.ended.get(&task) {
+            let ran: Span = ended.ran;
+            return Some(TaskSeen::Ended { exit: ended.exit.clone(), released: true, ran });
+        }
+        self.ledger.prepared.get(&task).map(|prepared| TaskSeen::Prepared { port: prepared.port })
+    }
+
+    fn is_unknown(&self, task: TaskId) -> bool {
+        self.seen(task).is_none()
+    }
+
+    /// GPUs set aside for tasks that are not yet released.
+    fn held_gpus(&self) -> BTreeSet<&'a GpuUuid> {
+        let released = |task| self.starter.get(task).is_some_and(TaskStatus::is_released);
+        let held = self.ledger.prepared.iter().filter(|(task, _)| !released(task));
+        held.flat_map(|(_, prepared)| &prepared.gpus).collect()
+    }
+}

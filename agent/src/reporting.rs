@@ -1,0 +1,143 @@
+//! What has been said on one stream to the coordinator, and what is news. The first report of a
+//! stream is complete, the others hold changes only.
+
+use std::collections::BTreeMap;
+
+use tidegate_model::{Epoch, Generation, TaskId, TaskSeen};
+use tidegate_proto::link::{NodeFacts, Report};
+use tidegate_proto::v1;
+use tokio::sync::mpsc;
+
+use crate::link::from_agent;
+
+/// One stream's sending side.
+#[derive(Debug)]
+pub(crate) struct Reporting {
+    outbox: mpsc::Sender<v1::FromAgent>,
+    /// None before the complete report.
+    said: Option<Said>,
+}
+
+#[derive(Debug)]
+struct Said {
+    facts: NodeFacts,
+    tasks: BTreeMap<TaskId, TaskSeen>,
+}
+
+/// What could be said now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now<'a> {
+    pub(crate) facts: &'a NodeFacts,
+    pub(crate) tasks: &'a BTreeMap<TaskId, TaskSeen>,
+    pub(crate) applied: Option<(Epoch, Generation)>,
+}
+
+impl Reporting {
+    pub(crate) fn over(outbox: mpsc::Sender<v1::FromAgent>) -> Self {
+        Self { outbox, said: None }
+    }
+
+    /// Says what is news. If the stream does not take it now, it is news at the next call.
+    pub(crate) fn report(&mut self, now: Now<'_>) {
+        let Some(report) = self.news(now) else { return };
+        if self.send(v1::from_agent::Message::Report(report.into())) {
+            self.said = Some(Said { facts: now.facts.clone(), tasks: now.tasks.clone() });
+        }
+    }
+
+    /// A sign of life; nothing before the complete report, which is one.
+    pub(crate) fn heartbeat(&self) {
+        if self.said.is_some() {
+            self.send(v1::from_agent::Message::Report(Report::default().into()));
+        }
+    }
+
+    /// Answers a read. It is dropped if the stream does not take it now: a read may be lost.
+    pub(crate) fn log(&self, chunk: v1::LogChunk) {
+        self.send(v1::from_agent::Message::LogChunk(chunk));
+    }
+
+    fn news(&self, now: Now<'_>) -> Option<Report> {
+        let Now { facts, tasks, applied } = now;
+        let Some(said) = &self.said else {
+            let facts = Some(facts.clone());
+            return Some(Report { complete: true, facts, tasks: tasks.clone(), applied });
+        };
+        let is_news = |(task, seen): &(&TaskId, &TaskSeen)| said.tasks.get(task) != Some(*seen);
+        let tasks = tasks.iter().filter(is_news);
+        let tasks: BTreeMap<_, _> = tasks.map(|(task, seen)| (*task, seen.clone())).collect();
+        let facts = (said.facts != *facts).then(|| facts.clone());
+        if tasks.is_empty() && facts.is_none() {
+            return None;
+        }
+        Some(Report { complete: false, facts, tasks, applied })
+    }
+
+    fn send(&self, message: v1::from_agent::Message) -> bool {
+        self.outbox.try_send(from_agent(message)).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::Bytes;
+
+    fn facts(note: &str) -> NodeFacts {
+        NodeFacts {
+            boot_id: "b".into(),
+            gpus: Vec::new(),
+            gpu_note: note.into(),
+            address: "a".into(),
+            block: String::new(),
+            memory: Bytes(1),
+            cpus: 1,
+        }
+    }
+
+    fn next(outbox: &mut mpsc::Receiver<v1::FromAgent>) -> Option<Report> {
+        match outbox.try_recv().ok()?.message? {
+            v1::from_agent::Message::Report(report) => Some(report.try_into().unwrap()),
+            v1::from_agent::Message::Hello(_) | v1::from_agent::Message::LogChunk(_) => None,
+        }
+    }
+
+    #[test]
+    fn the_first_report_is_complete_and_the_others_hold_changes_only() {
+        let (sender, mut outbox) = mpsc::channel(2);
+        let mut reporting = Reporting::over(sender);
+        let one: TaskId = "job-1.1.0".parse().unwrap();
+        let two: TaskId = "job-2.1.0".parse().unwrap();
+        let mut tasks = BTreeMap::from([(one, TaskSeen::Running)]);
+        let old = facts("old");
+        reporting.heartbeat();
+        assert_eq!(next(&mut outbox), None, "the complete report is the first sign of life");
+        reporting.report(Now { facts: &old, tasks: &tasks, applied: None });
+        let complete = next(&mut outbox).unwrap();
+        assert!(complete.complete && complete.facts == Some(old.clone()));
+        assert_eq!(complete.tasks, tasks);
+        reporting.report(Now { facts: &old, tasks: &tasks, applied: None });
+        assert_eq!(next(&mut outbox), None, "nothing is news");
+        tasks.insert(two, TaskSeen::Starting);
+        let new = facts("new");
+        reporting.report(Now { facts: &new, tasks: &tasks, applied: None });
+        let changes = next(&mut outbox).unwrap();
+        assert_eq!(changes.tasks, BTreeMap::from([(two, TaskSeen::Starting)]));
+        assert_eq!((changes.complete, changes.facts), (false, Some(new)));
+    }
+
+    #[test]
+    fn what_the_stream_did_not_take_is_news_again() {
+        let (sender, mut outbox) = mpsc::channel(1);
+        let mut reporting = Reporting::over(sender);
+        let facts = facts("");
+        let task: TaskId = "job-1.1.0".parse().unwrap();
+        reporting.report(Now { facts: &facts, tasks: &BTreeMap::new(), applied: None });
+        let tasks = BTreeMap::from([(task, TaskSeen::Running)]);
+        reporting.report(Now { facts: &facts, tasks: &tasks, applied: None });
+        assert!(next(&mut outbox).unwrap().complete);
+        assert_eq!(next(&mut outbox), None);
+        reporting.report(Now { facts: &facts, tasks: &tasks, applied: None });
+        assert_eq!(next(&mut outbox).unwrap().tasks, tasks);
+    }
+}

@@ -1,0 +1,4 @@
+//! What the node is: GPUs and host. Facts only.
+
+pub(crate) mod gpu;
+pub(crate) mod host;

@@ -1,0 +1,335 @@
+//! The agent's loop: events in, the pure node asked what follows, its actions done, the changes
+//! reported.
+//!
+//! Order within a turn: the ledger is durable before an action is done or a report is sent.
+
+mod prepare;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use tidegate_model::{ClusterId, Epoch, TaskId};
+use tidegate_proto::link::{Hello, NodeFacts};
+use tidegate_proto::v1;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tracing::{error, info, warn};
+
+use crate::config::Config;
+use crate::ledger_file::LedgerFile;
+use crate::link::{self, LinkEvent};
+use crate::node::{Action, Node, TaskStatus};
+use crate::orders::{Orders, Outcome};
+use crate::ports::Ports;
+use crate::procs::Procs;
+use crate::reporting::{Now, Reporting};
+use crate::sense::gpu::{Gpus, Heard};
+use crate::sense::host;
+use crate::starter_link::{self, StarterEvent};
+use crate::{durable, logs};
+
+use self::prepare::Verifying;
+
+/// Events that may wait; the senders wait then.
+const MAX_EVENTS: usize = 256;
+
+/// Events of one turn: they share one write of the ledger and one report.
+const EVENTS_PER_TURN: usize = 64;
+
+/// How long the driver may take for its first answer before the node goes on without GPUs.
+const DRIVER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the loop waits for.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Link(LinkEvent),
+    Starter(StarterEvent),
+    Gpu(Heard),
+    /// The driver has had its time for the first answer.
+    DriverPatienceOver,
+    /// Time to look at a task's GPUs again.
+    LookAgain(TaskId),
+}
+
+/// Runs the agent until TERM or INT. Tasks go on.
+///
+/// # Errors
+/// What keeps it from running: another agent, a ledger that cannot be read.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    durable::create_private_dir(&config.state_dir).context("make the state directory")?;
+    let lock = durable::lock(&config.state_dir.join("agent.lock"));
+    let _lock = lock.context("an agent serves this state directory already")?;
+    let (sender, mut events) = mpsc::channel(MAX_EVENTS);
+    let (greeting, hello) = watch::channel(None);
+    let mut shell = Shell::new(&config, sender.clone(), greeting)?;
+    let link = link::keep(config.coordinator_socket.clone(), hello, sender.clone());
+    let starter = starter_link::keep(config.starter_socket(), sender.clone());
+    tokio::spawn(link);
+    tokio::spawn(starter);
+    later(sender, DRIVER_PATIENCE, Event::DriverPatienceOver);
+    let (mut term, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut heartbeat = tokio::time::interval(Duration::from_millis(config.heartbeat.0));
+    heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut batch = Vec::new();
+    info!(node = %config.name, "started");
+    loop {
+        tokio::select! {
+            _ = term.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = heartbeat.tick() => shell.heartbeat(),
+            _ = events.recv_many(&mut batch, EVENTS_PER_TURN) => {}
+        }
+        for event in batch.drain(..) {
+            shell.take(event);
+        }
+        shell.turn();
+    }
+    info!("asked to end; tasks go on");
+    shell.ledger.write(shell.node.ledger()).context("write the ledger")
+}
+
+struct Shell {
+    config: Config,
+    node: Node,
+    ledger: LedgerFile,
+    /// Whether the last write of the ledger failed; then nothing is done or said.
+    ledger_fails: bool,
+    /// Where tasks' output is: of those that are known, and of those that are forgotten.
+    log_places: [PathBuf; 2],
+    ports: Ports,
+    gpus: Gpus,
+    facts: NodeFacts,
+    /// Whether the GPUs are known, or the driver has had its time.
+    facts_known: bool,
+    /// Tasks whose GPUs are being verified.
+    verifying: BTreeMap<TaskId, Verifying>,
+    orders: Option<Orders>,
+    reporting: Option<Reporting>,
+    greeting: watch::Sender<Option<Hello>>,
+    refused: Option<ClusterId>,
+    events: mpsc::Sender<Event>,
+}
+
+impl Shell {
+    fn new(
+        config: &Config,
+        events: mpsc::Sender<Event>,
+        greeting: watch::Sender<Option<Hello>>,
+    ) -> anyhow::Result<Self> {
+        let ledger = LedgerFile::open(&config.ledger_file())?;
+        let told = events.clone();
+        // The thread's own patience is endless; if the agent ends, so does the send.
+        let tell = move |heard| drop(told.blocking_send(Event::Gpu(heard)));
+        let gpus = Gpus::watch(config.gpu_library.clone(), tell).context("watch GPUs")?;
+        let (memory, cpus) = host::memory_and_cpus();
+        let facts = NodeFacts {
+            boot_id: Procs::default().boot_id().context("read the boot id")?,
+            gpus: Vec::new(),
+            gpu_note: String::new(),
+            address: config.address.clone(),
+            block: config.block.clone(),
+            memory,
+            cpus,
+        };
+        Ok(Self {
+            config: config.clone(),
+            node: Node::restore(ledger.written().clone()),
+            ledger,
+            ledger_fails: false,
+            log_places: [config.tasks_dir(), config.logs_dir()],
+            ports: Ports::of(config.master_ports),
+            gpus,
+            facts,
+            facts_known: false,
+            verifying: BTreeMap::new(),
+            orders: None,
+            reporting: None,
+            greeting,
+            refused: None,
+            events,
+        })
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Link(event) => self.take_link(event),
+            Event::Starter(event) => self.take_starter(event),
+            Event::Gpu(Heard::List(list)) => {
+                info!(gpus = list.gpus.len(), note = %list.note, "GPUs");
+                self.facts.gpus = list.gpus;
+                self.facts.gpu_note = list.note;
+                self.facts_known = true;
+            }
+            Event::Gpu(Heard::Verdict(task, verdict)) => self.take_verdict(task, verdict),
+            Event::DriverPatienceOver if !self.facts_known => {
+                warn!("the GPU driver does not answer; going on without GPUs");
+                self.facts.gpu_note = format!(
+                    "the GPU driver is unresponsive: no answer in {} s",
+                    DRIVER_PATIENCE.as_secs()
+                );
+                self.facts_known = true;
+            }
+            Event::DriverPatienceOver => {}
+            Event::LookAgain(task) => self.look_again(task),
+        }
+    }
+
+    fn take_link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Welcomed { cluster, epoch, outbox, verdict } => {
+                let obeyed = self.welcomed(cluster, epoch);
+                self.reporting = obeyed.then(|| Reporting::over(outbox));
+                // The link may have gone in between; it says so next.
+                verdict.send(obeyed).ok();
+            }
+            LinkEvent::Plan(plan) => {
+                let (epoch, generation) = (plan.epoch, plan.generation);
+                if let Err(why) = self.node.accept_plan(plan) {
+                    warn!(%epoch, %generation, %why, "a plan was refused");
+                }
+            }
+            LinkEvent::ReadLog(ask) => self.read_log(&ask),
+            LinkEvent::Closed => self.reporting = None,
+        }
+    }
+
+    fn welcomed(&mut self, cluster: ClusterId, epoch: Epoch) -> bool {
+        let is_new = self.node.ledger().cluster.is_none();
+        if let Err(why) = self.node.welcomed(cluster) {
+            if self.refused != Some(cluster) {
+                error!(%why, "not linking to this coordinator");
+                self.refused = Some(cluster);
+            }
+            return false;
+        }
+        if is_new {
+            info!(%cluster, %epoch, "enrolled with this cluster");
+        }
+        true
+    }
+
+    fn read_log(&self, ask: &v1::ReadNodeLog) {
+        if let Some(reporting) = &self.reporting {
+            reporting.log(logs::read(&self.log_places, ask));
+        }
+    }
+
+    fn take_starter(&mut self, event: StarterEvent) {
+        match event {
+            StarterEvent::Connected(tasks, outbox) => {
+                self.node.starter_knows(tasks);
+                self.orders = Some(Orders::over(outbox));
+            }
+            StarterEvent::Changed(task, status) => self.node.status_changed(task, status),
+            StarterEvent::Disconnected => self.orders = None,
+            StarterEvent::Answered(id, refused) => {
+                let Some(orders) = &mut self.orders else { return };
+                match orders.answered(id, refused) {
+                    Outcome::Done => {}
+                    Outcome::Forgotten(task) => self.node.forgotten(task),
+                    Outcome::StartRefused(task, why) => {
+                        warn!(%task, %why, "the starter refused a start");
+                        self.node.start_refused(task, why);
+                    }
+                    Outcome::Refused(task, why) => warn!(%task, %why, "the starter refused"),
+                }
+            }
+        }
+    }
+
+    /// One round: durable, done, durable, said.
+    fn turn(&mut self) {
+        if !self.keep_ledger() {
+            return;
+        }
+        for action in self.node.actions() {
+            self.act(action);
+        }
+        if !self.keep_ledger() {
+            return;
+        }
+        self.greet();
+        if let Some(reporting) = &mut self.reporting
+            && self.node.starter_heard()
+            && self.facts_known
+        {
+            let ledger = self.node.ledger();
+            let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
+            let tasks = self.node.report();
+            reporting.report(Now { facts: &self.facts, tasks: &tasks, applied });
+        }
+    }
+
+    fn keep_ledger(&mut self) -> bool {
+        let kept = self.ledger.keep(self.node.ledger());
+        if let Err(why) = &kept
+            && !self.ledger_fails
+        {
+            error!(%why, "the ledger cannot be written; nothing new is done until it can");
+        }
+        self.ledger_fails = kept.is_err();
+        kept.is_ok()
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Prepare { task, gpus } => self.prepare(task, gpus),
+            Action::Start { task, launch } => {
+                if let Some(orders) = &mut self.orders
+                    && orders.start(task, *launch)
+                {
+                    info!(%task, "starting");
+                    self.node.status_changed(task, TaskStatus::Intended);
+                }
+            }
+            Action::Stop { task, stop } => {
+                if let Some(orders) = &mut self.orders
+                    && orders.stop(task, &stop)
+                {
+                    info!(%task, decision = %stop.decision, why = %stop.why, "stopping");
+                }
+            }
+            Action::Forget { task } => {
+                if let Some(orders) = &mut self.orders {
+                    orders.forget(task);
+                }
+            }
+        }
+    }
+
+    fn heartbeat(&mut self) {
+        if let Some(reporting) = &self.reporting {
+            reporting.heartbeat();
+        }
+        self.refuse_hung();
+    }
+
+    /// Lets the link dial once a complete report can be made: a report that left a task out would
+    /// say that this node does not know it.
+    fn greet(&self) {
+        if !self.node.starter_heard() || !self.facts_known {
+            return;
+        }
+        let hello = Hello {
+            cluster: self.node.ledger().cluster,
+            node: self.config.name.clone(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        self.greeting.send_if_modified(|current| {
+            let is_news = current.as_ref() != Some(&hello);
+            *current = Some(hello);
+            is_news
+        });
+    }
+}
+
+fn later(events: mpsc::Sender<Event>, pause: Duration, event: Event) {
+    tokio::spawn(async move {
+        tokio::time::sleep(pause).await;
+        // Fails only if the agent ends.
+        drop(events.send(event).await);
+    });
+}

@@ -1,0 +1,218 @@
+//! One task's supervisor. It outlives agent and starter, holds the task's output, learns its exit
+//! and leaves nothing of it behind. One thread, no async runtime.
+//!
+//! What is not here: who decides that a task starts or ends (the starter tells it, through the
+//! task's directory and TERM).
+
+mod launch;
+mod pump;
+mod reap;
+mod stop;
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::{Pid, setsid};
+use rustix::fs::{FlockOperation, fcntl_lock};
+use tidegate_model::{Span, TaskExit};
+
+use self::launch::{Started, start};
+use self::pump::Pump;
+use self::reap::{Family, Left};
+use self::stop::Ladder;
+use crate::procs::Procs;
+use crate::task_dir::{Exit, Intent, State, StopRecord, TaskDir, bytes_of, load};
+use crate::{durable, signals};
+
+/// How long the end of a task may wait for the last of its processes to vanish before it is
+/// recorded as not yet released. A killed process is gone in milliseconds unless it hangs in a
+/// driver.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long to wait before the end of the task is written again, if it could not be.
+const RECORD_RETRY: Duration = Duration::from_secs(1);
+
+/// How often processes that outlive their KILL are looked at again.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Supervises the task of `dir` from its start to its end.
+///
+/// # Errors
+/// What kept it from doing so before the task was started. Afterwards the end of the task is
+/// recorded in its directory.
+pub fn run(dir: &TaskDir) -> anyhow::Result<()> {
+    let signals = signals::blocked().context("block signals")?;
+    // Fails only if it leads a session already, which is as good.
+    setsid().ok();
+    prctl::set_child_subreaper(true).context("become the reaper of the task's orphans")?;
+    let path = dir.intent();
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let intent_file = file.with_context(|| format!("open {}", path.display()))?;
+    // Held for life: see task_dir.
+    fcntl_lock(&intent_file, FlockOperation::NonBlockingLockExclusive)
+        .context("another shim, or the starter, holds this task")?;
+    if dir.exit().exists() {
+        return Err(anyhow!("the task has ended already"));
+    }
+    let intent: Intent = serde_json::from_slice(&durable::read_bounded(&intent_file)?)
+        .with_context(|| format!("read {}", path.display()))?;
+    let boot_id = intent.boot_id.clone();
+    match started(dir, intent) {
+        Ok(started) => Supervisor::new(dir, started, boot_id)?.supervise(&signals),
+        Err(why) => record(dir, &Exit::released(TaskExit::NeverStarted(why), Span::ZERO)),
+    }
+}
+
+fn started(dir: &TaskDir, intent: Intent) -> Result<Started, String> {
+    if dir.stop().exists() {
+        return Err("stopped before it was started".to_owned());
+    }
+    start(dir, intent)
+}
+
+/// Its bytes are durable before it is seen: an end that was reported is never half there after a
+/// power cut. Its directory entry may be lost with the last moment before the cut; then the task
+/// is one of an earlier boot, and whoever journaled its end keeps it.
+fn record(dir: &TaskDir, exit: &Exit) -> anyhow::Result<()> {
+    durable::replace(&dir.exit(), &bytes_of(exit)?).context("record the task's end")
+}
+
+struct Supervisor<'a> {
+    dir: &'a TaskDir,
+    family: Family,
+    ladder: Ladder,
+    pumps: [Pump; 2],
+    since: Instant,
+    ended: Option<Ended>,
+}
+
+struct Ended {
+    exit: TaskExit,
+    ran: Span,
+    at: Instant,
+    recorded: bool,
+}
+
+impl<'a> Supervisor<'a> {
+    fn new(dir: &'a TaskDir, started: Started, boot_id: String) -> anyhow::Result<Self> {
+        let Started { main, since, pumps } = started;
+        let procs = Procs::default();
+        let identify = |pid: Pid| procs.identify(pid.as_raw()).context("read a process's state");
+        let state = State { boot_id, shim: identify(Pid::this())?, main: identify(main)? };
+        durable::publish(&dir.state(), &bytes_of(&state)?).context("record that the task runs")?;
+        let family = Family::of(main, procs);
+        Ok(Self { dir, family, ladder: Ladder::default(), pumps, since, ended: None })
+    }
+
+    fn supervise(mut self, signals: &SignalFd) -> anyhow::Result<()> {
+        loop {
+            self.wait(signals)?;
+            for signal in signals::arrived(signals)? {
+                if signal == Signal::SIGTERM {
+                    self.stop_asked()?;
+                }
+            }
+            for pump in &mut self.pumps {
+                pump.turn();
+            }
+            let left = self.reap();
+            if self.ended.is_some() {
+                if left == Left::Nothing {
+                    return self.finish();
+                }
+                self.family.kill_all()?;
+                self.record_if_slow()?;
+            } else if self.ladder.is_over(Instant::now()) {
+                self.family.kill_all()?;
+            }
+        }
+    }
+
+    /// Until a signal or output arrives, or the ladder's next step is due.
+    fn wait(&self, signals: &SignalFd) -> io::Result<()> {
+        let sweeping = self.ended.is_some() || self.ladder.is_over(Instant::now());
+        let timeout =
+            if sweeping { Some(SWEEP_INTERVAL) } else { self.ladder.left(Instant::now()) };
+        let timeout = timeout.map_or(PollTimeout::NONE, |left| {
+            // A millisecond more: a timeout that rounds down would spin until the deadline.
+            let left = left.saturating_add(Duration::from_millis(1));
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let outputs = self.pumps.iter().filter_map(Pump::source);
+        fds.extend(outputs.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn stop_asked(&mut self) -> io::Result<()> {
+        let Some(StopRecord { decision: _, grace_ms }) = load(&self.dir.stop())? else {
+            // Not from the starter: a task ends by an order only.
+            return Ok(());
+        };
+        let grace = Duration::from_millis(grace_ms);
+        if self.ladder.ask(Instant::now(), grace) && self.ended.is_none() {
+            self.family.terminate_main()?;
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self) -> Left {
+        let left = self.family.reap();
+        if self.ended.is_none()
+            && let Some(exit) = self.family.main_exit()
+        {
+            let at = Instant::now();
+            let ran = at.duration_since(self.since).as_millis();
+            let ran = Span(u64::try_from(ran).unwrap_or(u64::MAX));
+            self.ended = Some(Ended { exit, ran, at, recorded: false });
+        }
+        left
+    }
+
+    fn record_if_slow(&mut self) -> anyhow::Result<()> {
+        let dropped = self.dropped();
+        if let Some(ended) = &mut self.ended
+            && !ended.recorded
+            && ended.at.elapsed() > RELEASE_PATIENCE
+        {
+            record(self.dir, &ended.record(false, dropped))?;
+            ended.recorded = true;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        for pump in &mut self.pumps {
+            pump.drain();
+        }
+        let dropped = self.dropped();
+        let Some(ended) = &self.ended else { return Ok(()) };
+        // A disk that is full for a while must not turn an end that was seen into a loss.
+        // The starter may see the end, and move the directory away, before this call returns.
+        while record(self.dir, &ended.record(true, dropped)).is_err() && self.dir.path().exists() {
+            std::thread::sleep(RECORD_RETRY);
+        }
+        Ok(())
+    }
+
+    fn dropped(&self) -> u64 {
+        self.pumps.iter().map(Pump::dropped).fold(0, u64::saturating_add)
+    }
+}
+
+impl Ended {
+    fn record(&self, released: bool, dropped_output: u64) -> Exit {
+        let exit = self.exit.clone().into();
+        Exit { exit, released, ran_ms: self.ran.0, dropped_output }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a task directory says after the starter has been away.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::process::{Flock, FlockType, Pid, PidfdFlags, fcntl_getlk, pidfd_open};
+use tidegate_model::{Span, TaskExit};
+
+use super::sweep::Sweep;
+use crate::procs::Procs;
+use crate::task_dir::{Exit, Intent, State, TaskDir, load};
+
+/// How a task is found.
+pub(super) enum Found {
+    /// Its shim is alive.
+    Alive { shim: OwnedFd },
+    /// Its shim is dead and has not finished; what is left must be cleared away.
+    Abandoned(Sweep),
+    /// It ran in an earlier boot: nothing of it can be left.
+    Rebooted,
+    /// The starter died before the intent was written: the start was never begun.
+    Blank,
+    /// It has ended and nothing of it is left.
+    Ended(Exit),
+}
+
+/// Looks at a task's directory, and at the kernel for its shim.
+pub(super) fn look(dir: &TaskDir, procs: &Procs, boot_id: &str) -> io::Result<Found> {
+    if let Some(exit) = load::<Exit>(&dir.exit())?.filter(|exit| exit.released) {
+        return Ok(Found::Ended(exit));
+    }
+    if let Some(shim) = living_shim(dir)? {
+        return Ok(Found::Alive { shim });
+    }
+    // The shim may have finished between the two looks above.
+    let exit = load::<Exit>(&dir.exit())?;
+    if let Some(exit) = exit.clone().filter(|exit| exit.released) {
+        return Ok(Found::Ended(exit));
+    }
+    match load::<Intent>(&dir.intent()) {
+        Ok(Some(intent)) if intent.boot_id != boot_id => Ok(Found::Rebooted),
+        Ok(None) => Ok(Found::Blank),
+        // One that cannot be read may have been acted on before it was damaged.
+        Ok(Some(_)) | Err(_) => Ok(Found::Abandoned(abandoned(dir, procs, exit)?)),
+    }
+}
+
+/// The clearing away of a task whose shim is dead.
+pub(super) fn abandoned(dir: &TaskDir, procs: &Procs, exit: Option<Exit>) -> io::Result<Sweep> {
+    let main = load::<State>(&dir.state()).ok().flatten().map(|state| state.main);
+    if let Some(Exit { exit, released: _, ran_ms, dropped_output: _ }) = exit {
+        return Ok(Sweep::new(exit.into(), Span(ran_ms), main));
+    }
+    let (why, ran) = match main {
+        // Without an exit nobody knows when it ended; it ended before now.
+        Some(main) => ("its shim died", procs.age_ms(main.start).unwrap_or(0)),
+        None => ("the starter died between intent and spawn, or the shim right after", 0),
+    };
+    let said = std::fs::read_to_string(dir.shim_log()).unwrap_or_default();
+    let why = match said.lines().next() {
+        Some(line) => format!("{why}: {line}"),
+        None => why.to_owned(),
+    };
+    Ok(Sweep::new(TaskExit::Lost(why), Span(ran), main))
+}
+
+/// Keeps any shim from starting this task as long as the file is held; none if a shim is alive.
+pub(super) fn bar_shims(dir: &TaskDir) -> io::Result<Option<File>> {
+    let file = OpenOptions::new().read(true).write(true).open(dir.intent())?;
+    match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A handle on the process that holds the lock of the task's intent. Opened first, compared then:
+/// the kernel names the holder again, so it is not a later process with its pid.
+fn living_shim(dir: &TaskDir) -> io::Result<Option<OwnedFd>> {
+    let intent = match OpenOptions::new().read(true).write(true).open(dir.intent()) {
+        Ok(intent) => intent,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    while let Some(pid) = holder(&intent)? {
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) if holder(&intent)? == Some(pid) => return Ok(Some(fd)),
+            Ok(_) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+fn holder(intent: &File) -> io::Result<Option<Pid>> {
+    let asked: Flock = FlockType::WriteLock.into();
+    Ok(fcntl_getlk(intent, &asked)?.and_then(|held| held.pid))
+}

@@ -1,0 +1,12 @@
+//! Agent, starter and shims as real processes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test's helpers fail as its body does"
+)]
+
+mod agent;
+mod bench;
+mod starter;
