@@ -1,0 +1,109 @@
+//! `tidegate`, the command line: submits jobs, shows what becomes of them, and keeps nodes.
+//!
+//! It decides nothing. Every answer is the coordinator's, asked over one Unix socket; what is here
+//! is how arguments and job files become requests, and replies become tables, JSON and exit codes.
+
+mod args;
+mod connect;
+mod exit;
+mod external;
+mod follow;
+mod jobfile;
+mod jobs;
+mod logs;
+mod nearest;
+mod nodes;
+mod progress;
+mod retry;
+mod show;
+mod submit;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Cli, Command, NodeCommand, RunArgs};
+use crate::connect::{Api, Sockets};
+use crate::exit::{Exit, Failure};
+use crate::follow::Start;
+use crate::logs::{Sink, Stream};
+use crate::show::out;
+
+fn main() -> ExitCode {
+    let outcome = run(Cli::parse());
+    if let Err(failure @ Failure::Told { .. }) = &outcome {
+        out::remark(&format!("error: {failure}"));
+    }
+    outcome.map_or_else(|failure| failure.exit(), |()| Exit::Done).into()
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    if cli.json && cli.command.follows() {
+        return Err(Failure::refused("--follow passes output on as it is: it has no JSON"));
+    }
+    if let Command::External(words) = &cli.command {
+        return external::run(words, cli.socket.as_deref());
+    }
+    if let Command::Completions(args) = &cli.command {
+        return out::pass_on(&completion_script(args.shell));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+    runtime.block_on(ask(cli))
+}
+
+async fn ask(cli: Cli) -> Result<(), Failure> {
+    let api = &Api::new(Sockets::find(cli.socket));
+    let json = cli.json;
+    match cli.command {
+        Command::Submit(args) => submit::submit(api, args, json).await,
+        Command::Run(args) => submit_and_follow(api, *args, json).await,
+        Command::Jobs(args) => jobs::list(api, args, json).await,
+        Command::Job(args) => jobs::show(api, &args, json).await,
+        Command::Explain(args) => jobs::explain(api, &args, json).await,
+        Command::Cancel(args) => jobs::cancel(api, args, json).await,
+        Command::Logs(args) => logs::logs(api, &args, json).await,
+        Command::Nodes(args) => nodes::list(api, &args, json).await,
+        Command::Drain(args) => nodes::drain(api, args, json).await,
+        Command::Resume(args) => nodes::resume(api, &args, json).await,
+        Command::Node(NodeCommand::Lost(args)) => nodes::lost(api, &args, json).await,
+        Command::Status => nodes::status(api, json).await,
+        // Both are done before there is a runtime.
+        Command::Completions(_) | Command::External(_) => Ok(()),
+    }
+}
+
+async fn submit_and_follow(api: &Api, args: RunArgs, json: bool) -> Result<(), Failure> {
+    let follow = args.follow;
+    let job = submit::run(api, args, json).await?;
+    if !follow {
+        return Ok(());
+    }
+    let outputs = vec![(Stream::Stdout, Sink::Stdout), (Stream::Stderr, Sink::Stderr)];
+    follow::follow(api, job, 0, Start::First, outputs).await
+}
+
+fn completion_script(shell: clap_complete::Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    let mut command = external::with_external(Cli::command());
+    clap_complete::generate(shell, &mut command, "tidegate", &mut script);
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_script_knows_every_command_of_every_shell() {
+        for shell in
+            [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
+        {
+            let script = String::from_utf8(completion_script(shell)).unwrap();
+            for word in ["submit", "explain", "completions", "demo", "min-runtime"] {
+                assert!(script.contains(word), "{shell}: {word}");
+            }
+        }
+    }
+}

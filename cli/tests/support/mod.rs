@@ -1,0 +1,272 @@
+//! A coordinator that only the command line can tell from a real one: it serves the API on a
+//! socket of its own, answers what a test has written down, and records what it was asked.
+
+use std::collections::VecDeque;
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+use tempfile::TempDir;
+use tidegate_proto::v1;
+use tidegate_proto::v1::tidegate_server::{Tidegate, TidegateServer};
+use tokio::net::UnixListener;
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+
+/// What it answers and what it was asked.
+#[derive(Debug, Default)]
+pub struct Script {
+    /// So many connections are closed before one is served, as by a coordinator that dies.
+    pub lost_connections: u32,
+    /// Misses of submits that are recorded all the same, first to last.
+    pub submit_misses: VecDeque<Status>,
+    pub submits: Vec<v1::SubmitRequest>,
+    pub jobs: Vec<v1::JobView>,
+    /// Views of a job asked for one by one, first to last; the last one stays.
+    pub views: VecDeque<v1::JobView>,
+    /// By attempt and stream.
+    pub logs: Vec<(u32, v1::LogStream, Log)>,
+    /// The answer to all other calls.
+    pub refusal: Option<Status>,
+}
+
+/// The kept end of an output that is complete.
+#[derive(Debug, Clone)]
+pub struct Log {
+    pub first: u64,
+    pub bytes: &'static [u8],
+}
+
+/// A coordinator that is up until it is dropped.
+#[derive(Debug)]
+pub struct Coordinator {
+    dir: TempDir,
+    script: Arc<Mutex<Script>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Coordinator {
+    pub fn with(script: Script) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // Bound before a thread is started: whoever connects is answered, however early.
+        let listener = StdListener::bind(dir.path().join("api.sock")).unwrap();
+        let lost_connections = script.lost_connections;
+        let script = Arc::new(Mutex::new(script));
+        let (stop, stopped) = oneshot::channel();
+        let service = TidegateServer::new(Scripted { script: Arc::clone(&script) });
+        let thread = std::thread::spawn(move || {
+            for _ in 0..lost_connections {
+                drop(listener.accept().unwrap());
+            }
+            listener.set_nonblocking(true).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let incoming = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
+                let serving = tonic::transport::Server::builder().add_service(service);
+                let stopped = async { drop(stopped.await) };
+                serving.serve_with_incoming_shutdown(incoming, stopped).await.unwrap();
+            });
+        });
+        Self { dir, script, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap()
+    }
+
+    /// A folder that goes with it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs the real program against it.
+    pub fn tidegate(&self, args: &[&str]) -> Ran {
+        let mut command = tidegate(args);
+        command.env("TIDEGATE_API", self.path("api.sock")).current_dir(self.dir.path());
+        Ran::of(&command.output().unwrap())
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            assert!(thread.join().is_ok() || std::thread::panicking(), "the coordinator panicked");
+        }
+    }
+}
+
+/// The real program, with nothing of the surroundings but PATH.
+pub fn tidegate(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(args).env_clear().stdin(Stdio::null());
+    command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    command
+}
+
+/// How a run of the program ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Self {
+            code: output.status.code(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        }
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+struct Scripted {
+    script: Arc<Mutex<Script>>,
+}
+
+impl Scripted {
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap()
+    }
+
+    fn refused<T>(&self) -> Result<T, Status> {
+        let refusal = self.script().refusal.clone();
+        Err(refusal.unwrap_or_else(|| Status::unimplemented("not in the script")))
+    }
+}
+
+#[tonic::async_trait]
+impl Tidegate for Scripted {
+    async fn submit(
+        &self,
+        request: Request<v1::SubmitRequest>,
+    ) -> Result<Response<v1::SubmitReply>, Status> {
+        let request = request.into_inner();
+        let mut script = self.script();
+        let repeated = script.submits.iter().any(|earlier| earlier.key == request.key);
+        script.submits.push(request);
+        match script.submit_misses.pop_front() {
+            Some(miss) => Err(miss),
+            None => Ok(Response::new(v1::SubmitReply { job: "job-7".into(), repeated })),
+        }
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<v1::ListJobsRequest>,
+    ) -> Result<Response<v1::ListJobsReply>, Status> {
+        // One job a page: the client must ask again.
+        let after = request.into_inner().after;
+        let script = self.script();
+        let next = match after.as_str() {
+            "" => 0,
+            after => script.jobs.iter().position(|job| job.job == after).unwrap() + 1,
+        };
+        let jobs = script.jobs.iter().skip(next).take(1).cloned().collect();
+        Ok(Response::new(v1::ListJobsReply { jobs, more: next + 1 < script.jobs.len() }))
+    }
+
+    async fn get_job(
+        &self,
+        _request: Request<v1::GetJobRequest>,
+    ) -> Result<Response<v1::JobView>, Status> {
+        let mut script = self.script();
+        let view = match script.views.len() {
+            0 => None,
+            1 => script.views.front().cloned(),
+            _ => script.views.pop_front(),
+        };
+        drop(script);
+        view.map_or_else(|| self.refused(), |view| Ok(Response::new(view)))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<v1::ExplainRequest>,
+    ) -> Result<Response<v1::ExplainReply>, Status> {
+        Ok(Response::new(v1::ExplainReply {
+            job: request.into_inner().job,
+            reason: "AwaitingNodes".into(),
+            lines: vec!["8 GPUs are asked.".into(), "2 are idle.".into()],
+            numbers: [("gpus".to_owned(), 8), ("gpus_idle".to_owned(), 2)].into(),
+        }))
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelReply>, Status> {
+        let job = request.into_inner().job;
+        if self.script().jobs.iter().any(|known| known.job == job) {
+            return Ok(Response::new(v1::CancelReply { already_ended: false }));
+        }
+        Err(Status::not_found(format!("there is no {job}")))
+    }
+
+    async fn read_log(
+        &self,
+        request: Request<v1::ReadLogRequest>,
+    ) -> Result<Response<v1::ReadLogReply>, Status> {
+        let request = request.into_inner();
+        let script = self.script();
+        let newest = script.logs.iter().map(|(attempt, ..)| *attempt).max().unwrap_or(0);
+        let attempt = if request.attempt == 0 { newest } else { request.attempt };
+        let wanted = (attempt, request.stream());
+        let found = script.logs.iter().find(|(attempt, stream, _)| (*attempt, *stream) == wanted);
+        let Some((_, _, log)) = found else {
+            return Err(Status::not_found(format!("{}.{attempt} has no such log", request.job)));
+        };
+        let offset = request.offset.max(log.first);
+        let skip = usize::try_from(offset - log.first).unwrap();
+        // Two bytes a page: the client must ask again.
+        let bytes: Vec<u8> = log.bytes.iter().skip(skip).take(2).copied().collect();
+        let length = log.first + u64::try_from(log.bytes.len()).unwrap();
+        Ok(Response::new(v1::ReadLogReply { offset, bytes, length, complete: true, attempt }))
+    }
+
+    async fn list_nodes(
+        &self,
+        _request: Request<v1::ListNodesRequest>,
+    ) -> Result<Response<v1::ListNodesReply>, Status> {
+        Ok(Response::new(v1::ListNodesReply { nodes: Vec::new() }))
+    }
+
+    async fn drain(
+        &self,
+        _request: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainReply>, Status> {
+        self.refused()
+    }
+
+    async fn resume(
+        &self,
+        _request: Request<v1::ResumeRequest>,
+    ) -> Result<Response<v1::ResumeReply>, Status> {
+        self.refused()
+    }
+
+    async fn declare_node_lost(
+        &self,
+        _request: Request<v1::DeclareNodeLostRequest>,
+    ) -> Result<Response<v1::DeclareNodeLostReply>, Status> {
+        self.refused()
+    }
+
+    async fn status(
+        &self,
+        _request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusReply>, Status> {
+        Ok(Response::new(v1::StatusReply { cluster: "01JQ".into(), ..v1::StatusReply::default() }))
+    }
+}
