@@ -20,6 +20,8 @@ pub struct Ledger {
     pub epoch: Epoch,
     /// The newest plan accepted in that leadership, or an older one: see [`Ledger::needs_write`].
     pub generation: Generation,
+    /// The kernel's boot under which the tasks were prepared; empty before the first.
+    pub boot_id: String,
     /// Tasks whose GPUs are set aside, until they are forgotten or end without having started.
     pub prepared: BTreeMap<TaskId, Prepared>,
     /// Tasks that ended without a record at the starter. They are never started.
@@ -51,6 +53,7 @@ impl Default for Ledger {
             cluster: None,
             epoch: Epoch(0),
             generation: Generation(0),
+            boot_id: String::new(),
             prepared: BTreeMap::new(),
             ended: BTreeMap::new(),
         }
@@ -68,9 +71,10 @@ impl Ledger {
     /// the generation that ordered the forgetting, so every plan before that stays refused.
     #[must_use]
     pub fn needs_write(&self, written: &Self) -> bool {
-        let Self { cluster, epoch, generation: _, prepared, ended } = self;
+        let Self { cluster, epoch, generation: _, boot_id, prepared, ended } = self;
         *cluster != written.cluster
             || *epoch != written.epoch
+            || *boot_id != written.boot_id
             || *prepared != written.prepared
             || *ended != written.ended
     }
@@ -83,6 +87,7 @@ struct LedgerText {
     cluster: Option<String>,
     epoch: u64,
     generation: u64,
+    boot_id: String,
     prepared: BTreeMap<String, PreparedText>,
     #[serde(default)]
     ended: BTreeMap<String, EndedText>,
@@ -104,7 +109,7 @@ struct EndedText {
 
 impl From<Ledger> for LedgerText {
     fn from(ledger: Ledger) -> Self {
-        let Ledger { cluster, epoch, generation, prepared, ended } = ledger;
+        let Ledger { cluster, epoch, generation, boot_id, prepared, ended } = ledger;
         let prepared = prepared.into_iter().map(|(task, Prepared { gpus, port })| {
             let gpus = gpus.iter().map(ToString::to_string).collect();
             (task.to_string(), PreparedText { gpus, port })
@@ -116,6 +121,7 @@ impl From<Ledger> for LedgerText {
             cluster: cluster.map(|cluster| cluster.to_string()),
             epoch: epoch.0,
             generation: generation.0,
+            boot_id,
             prepared: prepared.collect(),
             ended: ended.collect(),
         }
@@ -126,9 +132,9 @@ impl TryFrom<LedgerText> for Ledger {
     type Error = String;
 
     fn try_from(text: LedgerText) -> Result<Self, String> {
-        let LedgerText { cluster, epoch, generation, prepared, ended } = text;
-        let mut ledger =
-            Self { epoch: Epoch(epoch), generation: Generation(generation), ..Self::default() };
+        let LedgerText { cluster, epoch, generation, boot_id, prepared, ended } = text;
+        let (epoch, generation) = (Epoch(epoch), Generation(generation));
+        let mut ledger = Self { epoch, generation, boot_id, ..Self::default() };
         ledger.cluster = cluster.as_deref().map(parsed).transpose()?;
         for (task, PreparedText { gpus, port }) in prepared {
             let gpus = gpus.iter().map(|gpu| parsed(gpu)).collect::<Result<_, _>>()?;
@@ -160,6 +166,7 @@ mod tests {
             cluster: Some(ClusterId(7)),
             epoch: Epoch(3),
             generation: Generation(9),
+            boot_id: "b".into(),
             prepared: BTreeMap::from([("job-1.1.0".parse().unwrap(), prepared)]),
             ended: BTreeMap::from([("job-2.1.0".parse().unwrap(), ended)]),
         }

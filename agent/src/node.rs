@@ -92,10 +92,21 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node as it is when the agent starts.
+    /// The node as it is when the agent starts, under the kernel's boot `boot_id`.
+    ///
+    /// What was prepared under another boot is void: the coordinator calls it lost when it hears
+    /// of the new boot, and a plan that it had sent before that must not start it.
     #[must_use]
-    pub fn restore(ledger: Ledger) -> Self {
-        Self { ledger, plan: BTreeMap::new(), starter: None }
+    pub fn restore(ledger: Ledger, boot_id: &str) -> Self {
+        let mut node = Self { ledger, plan: BTreeMap::new(), starter: None };
+        if node.ledger.boot_id != boot_id {
+            let void: Vec<_> = node.ledger.prepared.keys().copied().collect();
+            for task in void {
+                node.end_unstarted(task, "its node rebooted before it was started".to_owned());
+            }
+            boot_id.clone_into(&mut node.ledger.boot_id);
+        }
+        node
     }
 
     /// What must be durable.

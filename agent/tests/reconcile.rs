@@ -65,7 +65,7 @@ fn plan(epoch: u64, generation: u64, orders: &[(&str, Order)]) -> NodePlan {
 }
 
 fn node() -> Node {
-    let mut node = Node::restore(Ledger::default());
+    let mut node = Node::restore(Ledger::default(), "boot");
     node.welcomed(OURS).unwrap();
     node.starter_knows(BTreeMap::new());
     node
@@ -181,7 +181,7 @@ fn the_rules() {
 fn a_task_that_was_stopped_before_its_start_never_starts_even_by_a_stale_plan_after_a_crash() {
     let mut node = known(Before::Prepared);
     node.accept_plan(plan(1, 2, &[(T, Order::Stop(a_stop()))])).unwrap();
-    let mut node = Node::restore(node.ledger().clone());
+    let mut node = Node::restore(node.ledger().clone(), "boot");
     node.starter_knows(BTreeMap::new());
     node.accept_plan(plan(2, 1, &[(T, Order::Run(launch(&["a"])))])).unwrap();
     assert_eq!(node.actions(), []);
@@ -201,7 +201,7 @@ fn plans_from_before_a_task_was_forgotten_stay_refused_after_a_crash() {
     assert_eq!(disk.generation, Generation(1), "the others could wait");
     node.accept_plan(plan(1, 4, &[(T, Order::Forget)])).unwrap();
     assert!(node.ledger().needs_write(&disk), "before the starter drops its record");
-    let mut node = Node::restore(node.ledger().clone());
+    let mut node = Node::restore(node.ledger().clone(), "boot");
     node.starter_knows(BTreeMap::new());
     node.accept_plan(plan(1, 3, &[(T, Order::Prepare(gpus(&["a"])))])).unwrap_err();
     node.accept_plan(plan(1, 3, &[(T, Order::Run(launch(&["a"])))])).unwrap_err();
@@ -231,7 +231,7 @@ fn of_two_tasks_that_want_one_gpu_only_the_first_is_prepared() {
 
 #[test]
 fn nothing_is_done_or_said_before_the_starter_has_been_heard() {
-    let mut node = Node::restore(known(Before::Prepared).ledger().clone());
+    let mut node = Node::restore(known(Before::Prepared).ledger().clone(), "boot");
     node.accept_plan(plan(1, 1, &[(T, Order::Run(launch(&["a"])))])).unwrap();
     node.status_changed(task("job-2.1.0"), TaskStatus::Running);
     assert!(node.actions().is_empty() && node.report().is_empty());
@@ -283,7 +283,7 @@ fn only_a_newer_plan_of_the_own_cluster_is_taken() {
     node.accept_plan(plan(2, 5, &stop)).unwrap();
     node.accept_plan(plan(3, 1, &stop)).unwrap();
     assert_eq!(node.report(), [(task(T), TaskSeen::Missing)].into());
-    let mut new = Node::restore(Ledger::default());
+    let mut new = Node::restore(Ledger::default(), "boot");
     assert!(new.accept_plan(plan(1, 1, &[])).is_err(), "not enrolled");
 }
 
@@ -433,7 +433,7 @@ impl World {
     }
 
     fn restart(&mut self) {
-        self.node = Node::restore(self.disk.clone());
+        self.node = Node::restore(self.disk.clone(), "boot");
         self.node.welcomed(OURS).unwrap();
         self.node.starter_knows(self.starter.clone());
     }
@@ -511,4 +511,21 @@ proptest! {
             world.take(step);
         }
     }
+}
+
+#[test]
+fn what_was_prepared_before_a_reboot_is_never_started_after_it() {
+    let before = known(Before::Prepared).ledger().clone();
+    let mut node = Node::restore(before, "another boot");
+    node.starter_knows(BTreeMap::new());
+    let told: Vec<_> = node.report().into_values().collect();
+    assert!(
+        matches!(
+            told.as_slice(),
+            [TaskSeen::Ended { exit: TaskExit::NeverStarted(_), released: true, .. }]
+        ),
+        "{told:?}"
+    );
+    assert_eq!(node.ledger().boot_id, "another boot");
+    assert!(node.ledger().prepared.is_empty(), "a plan that still says Run starts nothing");
 }

@@ -136,7 +136,7 @@ impl Shell {
         };
         Ok(Self {
             config: config.clone(),
-            node: Node::restore(ledger.written().clone()),
+            node: Node::restore(ledger.written().clone(), &facts.boot_id),
             ledger,
             ledger_fails: false,
             log_places: [config.tasks_dir(), config.logs_dir()],
