@@ -145,8 +145,8 @@ struct RawPorts {
 pub struct Surroundings {
     /// What `hostname` prints.
     pub hostname: String,
-    /// The user's home directory.
-    pub home: Option<PathBuf>,
+    /// `XDG_STATE_HOME`, or `.local/state` in the user's home directory.
+    pub state_home: Option<PathBuf>,
     /// `XDG_RUNTIME_DIR`.
     pub runtime_dir: Option<PathBuf>,
     /// The user's number.
@@ -161,7 +161,8 @@ impl Surroundings {
         let path = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         Self {
             hostname: hostname.to_string_lossy().to_lowercase(),
-            home: path("HOME"),
+            state_home: path("XDG_STATE_HOME")
+                .or_else(|| path("HOME").map(|home| home.join(".local/state"))),
             runtime_dir: path("XDG_RUNTIME_DIR"),
             uid: nix::unistd::getuid().as_raw(),
         }
@@ -252,10 +253,13 @@ impl Raw {
             || PathBuf::from(format!("/tmp/tidegate-{}", around.uid)),
             |dir| dir.join("tidegate"),
         );
-        let state_dir = match (self.paths.state_dir, &around.home) {
+        let state_dir = match (self.paths.state_dir, &around.state_home) {
             (Some(dir), _) => dir,
-            (None, Some(home)) => home.join(".local/state/tidegate/node"),
-            (None, None) => return Err(invalid("paths.state_dir", "give it: HOME is not set")),
+            (None, Some(state)) => state.join("tidegate/node"),
+            (None, None) => {
+                let why = "give it: neither HOME nor XDG_STATE_HOME is set";
+                return Err(invalid("paths.state_dir", why));
+            }
         };
         let socket = self.link.coordinator_socket;
         let socket = socket.unwrap_or_else(|| runtime.join("nodes").join(format!("{name}.sock")));
@@ -368,7 +372,7 @@ mod tests {
     fn around() -> Surroundings {
         Surroundings {
             hostname: "node-a".into(),
-            home: Some("/home/a".into()),
+            state_home: Some("/home/a/.local/state".into()),
             runtime_dir: None,
             uid: 1000,
         }

@@ -82,6 +82,15 @@ pub fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Creates a directory and its parents that others may pass through: what lies in it has modes of
+/// its own. The default run directory is the coordinator's too, whose API is for everybody.
+///
+/// # Errors
+/// What the file system says.
+pub fn create_shared_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
 /// Reads a state file; none if there is no such file.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! What the daemons say to people.
 
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{Write, stderr, stdout};
 
@@ -17,5 +18,14 @@ pub fn to_stderr() {
 /// stdout cannot be written.
 pub fn print(answer: &impl Display) -> anyhow::Result<()> {
     writeln!(stdout(), "{answer}")?;
+    Ok(())
+}
+
+/// Says why the program does not start.
+///
+/// # Errors
+/// stderr cannot be written.
+pub fn refuse(error: &impl Error) -> anyhow::Result<()> {
+    writeln!(stderr(), "error: {error}")?;
     Ok(())
 }

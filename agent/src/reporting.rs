@@ -92,6 +92,7 @@ mod tests {
             block: String::new(),
             memory: Bytes(1),
             cpus: 1,
+            only_user: None,
         }
     }
 

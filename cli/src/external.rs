@@ -18,12 +18,8 @@ use crate::nearest::nearest;
 use crate::show::out::remark;
 
 /// Name and what it does.
-const EXTERNAL: [(&str, &str); 4] = [
-    ("demo", "Start a small cluster on this machine and show it at work"),
-    ("storm", "Preempt many jobs at once and watch the checkpoint traffic"),
-    ("simulate", "Run a synthetic workload through the scheduler"),
-    ("replay", "Run a recorded workload through the scheduler"),
-];
+const EXTERNAL: [(&str, &str); 1] =
+    [("demo", "Start a small cluster on this machine and show it at work")];
 
 /// What the demo runs besides this program, which is built: it runs.
 const DEMO_PACKAGES: [&str; 5] =

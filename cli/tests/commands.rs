@@ -294,10 +294,10 @@ fn installed() -> tempfile::TempDir {
 fn an_external_command_that_is_not_installed_is_one_clear_line() {
     let dir = installed();
     let mut command = Command::new(dir.path().join("tidegate"));
-    let output = command.arg("simulate").env_clear().output().unwrap();
+    let output = command.arg("demo").env_clear().output().unwrap();
     let dir = dir.path().display();
     let expected = format!(
-        "error: tidegate-simulate is not installed: it belongs beside tidegate, in {dir}\n"
+        "error: tidegate-demo is not installed: it belongs beside tidegate, in {dir}\n"
     );
     assert_eq!(Ran::of(&output), told(1, "", &expected));
 }

@@ -125,7 +125,6 @@ fn refuse_unknown(table: &toml::Table, known: &[&str], prefix: &str) -> Result<(
 
 fn checked(raw: Raw) -> Result<Config, String> {
     let uid = nix::unistd::geteuid().as_raw();
-    let state = state_dir()?;
     let hostname =
         || nix::unistd::gethostname().unwrap_or_default().to_string_lossy().to_lowercase();
     let names = raw.local_nodes.unwrap_or_else(|| vec![hostname()]);
@@ -137,7 +136,7 @@ fn checked(raw: Raw) -> Result<Config, String> {
     let store_limit =
         raw.store_limit.as_deref().map(|text| field("store_limit", text)).transpose()?;
     Ok(Config {
-        store: raw.store.unwrap_or_else(|| state.join("coordinator/store.redb")),
+        store: raw.store.map_or_else(default_store, Ok)?,
         run_dir: raw.run_dir.unwrap_or_else(|| run_dir(uid)),
         local_nodes,
         low_water: field("low_water", &low_water)?,
@@ -175,11 +174,11 @@ where
     text.parse().map_err(|error: T::Err| format!("{key}: {error}"))
 }
 
-fn state_dir() -> Result<PathBuf, String> {
+fn default_store() -> Result<PathBuf, String> {
     let given = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     let base = given.or_else(home).ok_or("neither HOME nor XDG_STATE_HOME is set; set store")?;
-    Ok(base.join("tidegate"))
+    Ok(base.join("tidegate/coordinator/store.redb"))
 }
 
 fn run_dir(uid: u32) -> PathBuf {

@@ -34,28 +34,33 @@ pub struct NodeFacts {
     pub memory: Bytes,
     /// Logical CPUs.
     pub cpus: u32,
+    /// The only user whose tasks it can run; none = those of any.
+    pub only_user: Option<UserId>,
 }
 
 impl TryFrom<v1::NodeFacts> for NodeFacts {
     type Error = WireError;
 
     fn try_from(wire: v1::NodeFacts) -> Result<Self, WireError> {
-        let v1::NodeFacts { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus } = wire;
+        let v1::NodeFacts { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid } =
+            wire;
         if boot_id.is_empty() {
             return Err(WireError::Missing { field: "NodeFacts.boot_id" });
         }
         bounded(gpus.len(), MAX_GPUS_PER_NODE, "NodeFacts.gpus")?;
         let gpus = gpus.into_iter().map(Gpu::try_from).collect::<Result<Vec<_>, _>>()?;
         let memory = Bytes(memory_bytes);
-        Ok(Self { boot_id, gpus, gpu_note, address, block, memory, cpus })
+        let only_user = only_uid.map(UserId);
+        Ok(Self { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user })
     }
 }
 
 impl From<NodeFacts> for v1::NodeFacts {
     fn from(facts: NodeFacts) -> Self {
-        let NodeFacts { boot_id, gpus, gpu_note, address, block, memory, cpus } = facts;
+        let NodeFacts { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user } = facts;
         let gpus = gpus.into_iter().map(Into::into).collect();
-        Self { boot_id, gpus, gpu_note, address, block, memory_bytes: memory.0, cpus }
+        let (memory_bytes, only_uid) = (memory.0, only_user.map(|user| user.0));
+        Self { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid }
     }
 }
 

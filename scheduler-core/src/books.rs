@@ -105,6 +105,8 @@ pub struct NodeFacts {
     pub address: String,
     /// Nodes under one switch or NVLink domain share it; empty = a block of its own kind.
     pub block: String,
+    /// The only user whose tasks it can run; none = those of any.
+    pub only_user: Option<UserId>,
 }
 
 /// One node.
@@ -125,6 +127,12 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether it can run tasks of that user.
+    #[must_use]
+    pub fn serves(&self, user: UserId) -> bool {
+        self.facts.only_user.is_none_or(|only| only == user)
+    }
+
     /// GPUs that nobody holds, in the driver's order.
     pub fn idle(&self) -> impl Iterator<Item = &Gpu> {
         self.facts.gpus.iter().filter(|gpu| !self.held.contains_key(&gpu.uuid))

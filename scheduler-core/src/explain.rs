@@ -50,13 +50,15 @@ pub(crate) fn explain(
 ) -> Option<Explanation> {
     let job = books.jobs.get(&id)?;
     Some(match job.state {
-        JobState::Pending { not_before } if not_before > now => restarting(job, not_before, now),
+        JobState::Pending { not_before } if not_before > now => {
+            restarting(books, job, not_before, now)
+        }
         JobState::Pending { .. } => waiting(books, seen, now, job),
         JobState::Active { attempt } => match job.attempt(attempt) {
             Some(attempt) => active(books, seen, now, attempt),
             None => said(Reason::Starting, String::new(), []),
         },
-        JobState::Ended { outcome, at } => ended(job, outcome, at),
+        JobState::Ended { outcome, at } => ended(books, job, outcome, at),
     })
 }
 
@@ -68,11 +70,11 @@ fn said<const N: usize>(
     Explanation { reason, lines: vec![line], numbers: BTreeMap::from(numbers) }
 }
 
-fn restarting(job: &Job, at: Timestamp, now: Timestamp) -> Explanation {
+fn restarting(books: &Books, job: &Job, at: Timestamp, now: Timestamp) -> Explanation {
     let (failures, limit) = (job.failures, job.spec.max_restarts);
-    let last = job.attempts.last().map(why_over).unwrap_or_default();
+    let last = job.attempts.last().map(|last| why_over(books, last)).unwrap_or_default();
     let line = format!(
-        "{last}; it is started again in {}, after {failures} failures of its own of {limit} allowed",
+        "{last}; it is started again in {}, failure {failures} of {limit} allowed",
         at.since(now)
     );
     let numbers =
@@ -85,8 +87,8 @@ fn waiting(books: &Books, seen: &Observations, now: Timestamp, job: &Job) -> Exp
     let idle: GpuCount = offers.iter().map(|offer| GpuCount(offer.gpus)).sum();
     let needed = job.spec.gpus;
     let before = books.queue().take_while(|earlier| earlier.id != job.id);
-    let ahead = before.filter(|earlier| waits_for_ends(books, earlier, &offers)).count();
-    let ahead = u64::try_from(ahead).unwrap_or(u64::MAX);
+    let count = before.filter(|earlier| waits_for_ends(books, earlier, &offers)).count();
+    let ahead = u64::try_from(count).unwrap_or(u64::MAX);
     let numbers = [("ahead", ahead), ("needed", needed.0.into()), ("idle", idle.0.into())];
     if !waits_for_ends(books, job, &offers) {
         let line = format!(
@@ -97,7 +99,7 @@ fn waiting(books: &Books, seen: &Observations, now: Timestamp, job: &Job) -> Exp
         return said(Reason::Unsatisfiable, line, numbers);
     }
     if ahead > 0 {
-        let line = format!("{ahead} jobs submitted earlier are placed first");
+        let line = format!("{} before it in the queue", counted(count, "job"));
         return said(Reason::AwaitingTurn, line, numbers);
     }
     let line = format!(
@@ -126,7 +128,7 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
         }
         AttemptState::Running => format!("{}: all its tasks run", attempt.id),
         AttemptState::Stopping | AttemptState::Verifying | AttemptState::Ended(_) => {
-            why_over(attempt)
+            why_over(books, attempt)
         }
     }];
     let silent_after = books.policy.silent_after;
@@ -148,17 +150,17 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     Explanation { reason, lines, numbers: BTreeMap::from(numbers) }
 }
 
-fn ended(job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {
-    let attempts = job.attempts.len();
+fn ended(books: &Books, job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {
     let line = match outcome {
-        JobOutcome::Done => format!("done, in {attempts} attempts"),
+        JobOutcome::Done => format!("done, in {}", counted(job.attempts.len(), "attempt")),
         JobOutcome::Cancelled => match job.cancelled_by {
             Some(by) => format!("cancelled by {by}"),
             None => "cancelled".to_owned(),
         },
         JobOutcome::Failed => {
-            let last = job.attempts.last().map(why_over).unwrap_or_default();
-            format!("failed: {last}; {} restarts were allowed", job.spec.max_restarts)
+            let last = job.attempts.last().map(|last| why_over(books, last)).unwrap_or_default();
+            let allowed = usize::try_from(job.spec.max_restarts).unwrap_or(usize::MAX);
+            format!("failed: {last}; {} allowed", counted(allowed, "restart"))
         }
     };
     said(Reason::Ended, line, [("ended_ms", at.0), ("failures", job.failures.into())])
@@ -167,24 +169,31 @@ fn ended(job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {
 impl Attempt {
     /// Why it is over or ending, in one line; none while nothing speaks against it.
     #[must_use]
-    pub fn why_over(&self) -> Option<String> {
+    pub fn why_over(&self, books: &Books) -> Option<String> {
         let over = self.stop.is_some() || self.is_broken();
-        over.then(|| why_over(self))
+        over.then(|| why_over(books, self))
     }
 }
 
-/// Why an attempt is over or ending, naming the task, the node's number and the record.
-fn why_over(attempt: &Attempt) -> String {
+/// Why an attempt is over or ending, naming the task, its node and the record.
+fn why_over(books: &Books, attempt: &Attempt) -> String {
     let decided = |seq: tidegate_model::DecisionSeq| format!(" ({seq})");
     match (attempt.stop, attempt.breaker()) {
         (Some(stop), breaker) if breaker.is_none() || stop.why != StopReason::GangBroken => {
             format!("{} is stopped because {}{}", attempt.id, stop.why, decided(stop.decision))
         }
         (_, Some((id, task))) => {
+            let node = books.nodes.get(&task.place.node).map(|node| node.name.to_string());
+            let node = node.unwrap_or_else(|| task.place.node.to_string());
             let exit = task.exit.as_ref().map(ToString::to_string).unwrap_or_default();
             let record = task.ended_by.map(decided).unwrap_or_default();
-            format!("{id} on {} ended with {exit}{record}", task.place.node)
+            format!("{id} on {node} ended with {exit}{record}")
         }
         (Some(_) | None, None) => format!("{} has ended", attempt.id),
     }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }

@@ -3,7 +3,7 @@
 mod lab;
 mod properties;
 
-use tidegate_model::{GpuCount, Span, TaskExit};
+use tidegate_model::{GpuCount, Span, TaskExit, UserId};
 
 use self::lab::{Lab, ended};
 use crate::{AttemptState, JobOutcome, NodeState, Outcome, Reason, Refusal};
@@ -187,13 +187,28 @@ fn the_same_key_and_user_answers_the_same_job_and_another_spec_is_refused() {
 fn what_no_gang_can_serve_is_refused_with_what_would_be_accepted() {
     let mut lab = Lab::with_nodes(&[8, 8]);
     let refusal = lab.try_submit(1, 24).unwrap_err().to_string();
-    assert!(refusal.contains("multiples of 8 on up to 2 nodes"), "{refusal}");
+    assert!(refusal.contains("multiples of 8 up to 16"), "{refusal}");
     let refusal = lab.try_submit(2, 12).unwrap_err().to_string();
     assert!(refusal.contains("12 GPUs asked"), "{refusal}");
     let mut spec = lab.spec(12);
     spec.gpus_per_node = Some(GpuCount(6));
     assert!(lab.try_submit_spec(3, spec).is_ok());
     assert_eq!(Lab::with_nodes(&[]).try_submit(1, 1), Err(Refusal::NoGpusYet));
+}
+
+#[test]
+fn a_node_that_runs_the_tasks_of_one_user_gets_no_others() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    lab.facts.get_mut(&1).unwrap().only_user = Some(UserId(1));
+    lab.introduce(1);
+    let gang = lab.try_submit(1, 16).unwrap_err().to_string();
+    assert!(gang.contains("multiples of 8 up to 8"), "{gang}");
+    let job = lab.submit(8);
+    assert_eq!(lab.nodes_of(job), [2]);
+    lab.facts.get_mut(&2).unwrap().only_user = Some(UserId(1));
+    lab.introduce(2);
+    let refusal = lab.try_submit(2, 1).unwrap_err().to_string();
+    assert!(refusal.starts_with("no node can run tasks of uid-1000"), "{refusal}");
 }
 
 #[test]

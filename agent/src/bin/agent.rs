@@ -1,6 +1,7 @@
 //! `tidegate-agent`: this node's side of a Tidegate cluster.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Parser;
 use tidegate_agent::config::Config;
@@ -20,13 +21,18 @@ struct Arguments {
     check_config: bool,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
-    let config = Config::load(arguments.config.as_deref())?;
+    let config = match Config::load(arguments.config.as_deref()) {
+        Ok(config) => config,
+        // As for wrong arguments: starting it again would not help.
+        Err(error) => return logging::refuse(&error).map(|()| ExitCode::from(2)),
+    };
     if arguments.check_config {
-        return logging::print(&config);
+        return logging::print(&config).map(|()| ExitCode::SUCCESS);
     }
     logging::to_stderr();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(shell::run(config))
+    runtime.block_on(shell::run(config))?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! `tidegate-starter`: starts and ends this node's tasks for the agent.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Parser;
 use tidegate_agent::config::Config;
@@ -19,12 +20,17 @@ struct Arguments {
     check_config: bool,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
-    let config = Config::load(arguments.config.as_deref())?;
+    let config = match Config::load(arguments.config.as_deref()) {
+        Ok(config) => config,
+        // As for wrong arguments: starting it again would not help.
+        Err(error) => return logging::refuse(&error).map(|()| ExitCode::from(2)),
+    };
     if arguments.check_config {
-        return logging::print(&config);
+        return logging::print(&config).map(|()| ExitCode::SUCCESS);
     }
     logging::to_stderr();
-    starter::run(&config)
+    starter::run(&config)?;
+    Ok(ExitCode::SUCCESS)
 }

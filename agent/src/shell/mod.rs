@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use tidegate_model::{ClusterId, Epoch, TaskId};
+use tidegate_model::{ClusterId, Epoch, TaskId, UserId};
 use tidegate_proto::link::{Hello, NodeFacts};
 use tidegate_proto::v1;
 use tokio::signal::unix::{SignalKind, signal};
@@ -133,6 +133,8 @@ impl Shell {
             block: config.block.clone(),
             memory,
             cpus,
+            // Its starter has no more rights than it has itself.
+            only_user: Some(UserId(nix::unistd::getuid().as_raw())),
         };
         Ok(Self {
             config: config.clone(),

@@ -37,7 +37,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     // Before anything is spawned: shims inherit the blocked signals.
     let signals = signals::blocked().context("block signals")?;
     durable::create_private_dir(&config.state_dir).context("make the state directory")?;
-    durable::create_private_dir(&config.run_dir).context("make the run directory")?;
+    durable::create_shared_dir(&config.run_dir).context("make the run directory")?;
     let lock = durable::lock(&config.state_dir.join("starter.lock"));
     let _lock = lock.context("a starter serves this state directory already")?;
     let procs = Procs::default();
@@ -57,7 +57,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     {
         return Err(error);
     }
-    // The run directory is 0700, so nobody else can connect before the mode is set.
+    // Who connects before the mode is set is refused by the uid that the kernel gives for it.
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;

@@ -264,8 +264,9 @@ impl Listening {
 /// What the scheduler needs of a node's facts.
 #[must_use]
 pub fn core_facts(facts: link::NodeFacts) -> NodeFacts {
-    let link::NodeFacts { boot_id, gpus, gpu_note, address, block, memory: _, cpus: _ } = facts;
-    NodeFacts { boot_id, gpus, gpu_note, address, block }
+    let link::NodeFacts { boot_id, gpus, gpu_note, address, block, memory: _, cpus: _, only_user } =
+        facts;
+    NodeFacts { boot_id, gpus, gpu_note, address, block, only_user }
 }
 
 /// A read of a task's log.

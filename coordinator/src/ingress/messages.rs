@@ -84,7 +84,7 @@ fn attempt_view(view: &View, attempt: &Attempt) -> v1::AttemptView {
         planned_ms: attempt.planned.0,
         running_ms: attempt.running.map(|at| at.0),
         ended_ms: attempt.ended.map(|(at, _)| at.0),
-        why: attempt.why_over().unwrap_or_default(),
+        why: attempt.why_over(view.core.books()).unwrap_or_default(),
         tasks: tasks.collect(),
     }
 }

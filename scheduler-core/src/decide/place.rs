@@ -3,7 +3,7 @@
 use tidegate_model::{AttemptId, Timestamp};
 
 use crate::books::{Books, Job, JobState};
-use crate::decide::gang::{self, Offer};
+use crate::decide::gang::{self, Ask, Offer};
 use crate::decision::Decision;
 use crate::observations::{NodeState, Observations};
 
@@ -14,7 +14,7 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     }
     let offers = idle_offers(books, seen, now);
     for job in books.queue().filter(|job| is_due(job, now)) {
-        if let Some(places) = gang::place(books, &job.spec, &offers) {
+        if let Some(places) = gang::place(books, ask(job), &offers) {
             let number = u32::try_from(job.attempts.len()).ok()?.checked_add(1)?;
             let attempt = AttemptId { job: job.id, number };
             return Some(Decision::AttemptPlanned { attempt, places });
@@ -26,6 +26,10 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     None
 }
 
+fn ask(job: &Job) -> Ask<'_> {
+    Ask { user: job.user, spec: &job.spec }
+}
+
 /// Whether the end of work alone would let the job start. Such a job holds up those behind it;
 /// one that needs a node back does not.
 pub(crate) fn waits_for_ends(books: &Books, job: &Job, offers: &[Offer<'_>]) -> bool {
@@ -33,7 +37,7 @@ pub(crate) fn waits_for_ends(books: &Books, job: &Job, offers: &[Offer<'_>]) -> 
         .iter()
         .map(|offer| Offer { node: offer.node, gpus: gang::size(offer.node) })
         .collect();
-    gang::choose_nodes(books, &job.spec, &emptied).is_some()
+    gang::choose_nodes(books, ask(job), &emptied).is_some()
 }
 
 pub(crate) fn is_due(job: &Job, now: Timestamp) -> bool {

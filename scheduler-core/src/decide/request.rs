@@ -4,7 +4,7 @@ use tidegate_model::{AttemptId, JobId, JobSpec, SubmitKey, UserId};
 
 use crate::books::JobState;
 use crate::core::Turn;
-use crate::decide::gang::{self, ShapeError};
+use crate::decide::gang::{self, Ask, ShapeError};
 use crate::decision::{Decision, JobOutcome, Refusal};
 use crate::evolve::Broken;
 
@@ -26,7 +26,7 @@ pub(super) fn submit(
     }
     let limit = books.policy.max_live_jobs;
     if u32::try_from(books.live_jobs()).is_ok_and(|alive| alive < limit) {
-        match gang::servable(books, spec) {
+        match gang::servable(books, Ask { user, spec }) {
             Ok(()) => {}
             Err(ShapeError::NoGpus) => return turn.take(Decision::Refused(Refusal::NoGpusYet)),
             Err(ShapeError::Never { why }) => {

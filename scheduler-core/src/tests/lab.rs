@@ -45,6 +45,7 @@ fn facts(node: u32, gpus: u32, block: &str, boot: u32) -> NodeFacts {
         gpu_note: String::new(),
         address: format!("10.0.0.{node}"),
         block: block.into(),
+        only_user: None,
     }
 }
 

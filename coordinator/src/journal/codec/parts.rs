@@ -6,15 +6,17 @@ use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, parsed};
 
 pub(in crate::journal) fn facts_message(facts: &NodeFacts) -> wire::NodeFacts {
-    let NodeFacts { boot_id, gpus, gpu_note, address, block } = facts.clone();
+    let NodeFacts { boot_id, gpus, gpu_note, address, block, only_user } = facts.clone();
     let gpus = gpus.into_iter().map(Into::into).collect();
-    wire::NodeFacts { boot_id, gpus, gpu_note, address, block }
+    let only_uid = only_user.map(|user| user.0);
+    wire::NodeFacts { boot_id, gpus, gpu_note, address, block, only_uid }
 }
 
 pub(in crate::journal) fn facts(message: wire::NodeFacts) -> Result<NodeFacts, WireError> {
-    let wire::NodeFacts { boot_id, gpus, gpu_note, address, block } = message;
+    let wire::NodeFacts { boot_id, gpus, gpu_note, address, block, only_uid } = message;
     let gpus = gpus.into_iter().map(Gpu::try_from).collect::<Result<_, _>>()?;
-    Ok(NodeFacts { boot_id, gpus, gpu_note, address, block })
+    let only_user = only_uid.map(UserId);
+    Ok(NodeFacts { boot_id, gpus, gpu_note, address, block, only_user })
 }
 
 pub(in crate::journal) fn place_message(place: &Place) -> wire::Place {

@@ -1,0 +1,296 @@
+//! The store: what is written reads back to the same books, and what cannot be right is refused.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may fail as the test itself does")]
+
+use std::fs;
+use std::path::Path;
+
+use redb::backends::InMemoryBackend;
+use redb::{Database, TableDefinition};
+use scheduler_core::{Event, NodeFacts, Policy, Stamp};
+use tidegate_coordinator::engine::{Answer, Engine};
+use tidegate_coordinator::journal::redb_store::RedbJournal;
+use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink, codec, snapshot};
+use tidegate_coordinator::store;
+use tidegate_model::{
+    AttemptId, Bytes, ClusterId, DecisionSeq, Epoch, Gpu, GpuCount, JobId, JobSpec, Span,
+    SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
+};
+
+const CLUSTER: ClusterId = ClusterId(7);
+
+fn facts() -> NodeFacts {
+    let gpu = |index| Gpu {
+        uuid: format!("GPU-a-{index}").parse().unwrap(),
+        product: "simulated".into(),
+        memory: Bytes(80 << 30),
+    };
+    NodeFacts {
+        boot_id: "boot".into(),
+        gpus: (0..8).map(gpu).collect(),
+        gpu_note: "note".into(),
+        address: "10.0.0.1".into(),
+        block: "b".into(),
+        only_user: Some(UserId(1000)),
+    }
+}
+
+fn spec(gpus: u32) -> JobSpec {
+    JobSpec {
+        name: "j".into(),
+        account: "a/b".parse().unwrap(),
+        command: vec!["x".into(), "y".into()],
+        working_dir: "/w".into(),
+        env: vec![("K".into(), "v".into())],
+        gpus: GpuCount(gpus),
+        gpus_per_node: Some(GpuCount(gpus)),
+        layout: TaskLayout::PerGpu,
+        min_runtime: Span::hours(1),
+        grace: Span::seconds(30),
+        max_restarts: 1,
+        checkpoint_dir: Some("/c".into()),
+        log_cap: Bytes(1 << 20),
+    }
+}
+
+fn submit(key: u128, gpus: u32) -> Event {
+    let spec = Box::new(spec(gpus));
+    Event::JobSubmitted { key: SubmitKey(key), user: UserId(1000), spec }
+}
+
+fn report(complete: bool, tasks: Vec<(TaskId, TaskSeen)>) -> Event {
+    let facts = complete.then(facts);
+    Event::NodeReported { node: "node-a".parse().unwrap(), complete, facts, tasks }
+}
+
+fn task(job: u64, number: u32, index: u32) -> TaskId {
+    TaskId { attempt: AttemptId { job: JobId(job), number }, index }
+}
+
+/// A history that meets every kind of decision.
+fn history() -> Vec<(u64, Event)> {
+    let node = || "node-a".parse().unwrap();
+    let root = UserId(0);
+    let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(5) };
+    let running = |number| {
+        vec![(task(1, number, 0), TaskSeen::Running), (task(1, number, 1), TaskSeen::Running)]
+    };
+    let prepared = |number| {
+        let seen = TaskSeen::Prepared { port: 29_500 };
+        vec![(task(1, number, 0), seen.clone()), (task(1, number, 1), seen)]
+    };
+    let day = Span::hours(24).0;
+    vec![
+        (1, Event::PolicyChanged(Policy { admins: [UserId(5)].into(), ..Policy::default() })),
+        (2, report(true, vec![])),
+        (3, submit(1, 2)),
+        (4, submit(2, 8)),
+        (5, report(false, prepared(1))),
+        (6, report(false, running(1))),
+        (7, report(false, vec![(task(1, 1, 1), ended(TaskExit::Exited(3)))])),
+        (8, report(false, vec![(task(1, 1, 0), ended(TaskExit::Signaled(15)))])),
+        (2000, Event::DeadlineReached),
+        (2001, report(false, prepared(2))),
+        (2002, report(false, running(2))),
+        (2003, Event::DrainRequested { node: node(), by: root, reason: "fans".into() }),
+        (2004, report(false, vec![(task(1, 2, 0), ended(TaskExit::Lost("gone".into())))])),
+        (2005, report(false, vec![(task(1, 2, 1), ended(TaskExit::NeverStarted("no".into())))])),
+        (2006, Event::ResumeRequested { node: node(), by: root }),
+        (2007, Event::CancelRequested { job: JobId(1), by: UserId(1000) }),
+        (2008, Event::CancelRequested { job: JobId(2), by: root }),
+        (
+            2009,
+            report(
+                false,
+                vec![(task(1, 3, 0), TaskSeen::Missing), (task(1, 3, 1), TaskSeen::Missing)],
+            ),
+        ),
+        (2010, submit(3, 1)),
+        (8 * day, Event::DeadlineReached),
+        (8 * day + 1, Event::NodeDeclaredLost { node: node(), by: root }),
+    ]
+}
+
+fn start(journal: RedbJournal) -> Engine<RedbJournal> {
+    Engine::start(journal, |last| last).unwrap()
+}
+
+fn in_memory() -> RedbJournal {
+    RedbJournal::on_backend(InMemoryBackend::new(), CLUSTER).unwrap()
+}
+
+#[test]
+fn at_every_prefix_snapshot_and_journal_restore_equal_books() {
+    let mut engine = start(in_memory());
+    for (at, event) in history() {
+        engine.turn(Timestamp(at), std::slice::from_ref(&event)).unwrap();
+        assert_eq!(engine.core().audit(), [], "after {event:?}");
+        let stamp = Stamp { at: engine.now(), seq: engine.last_seq() };
+        let bytes = snapshot::encode(stamp, engine.core().books());
+        let (read, books) = snapshot::decode(stamp.seq, &bytes).unwrap();
+        assert_eq!((read, &books), (stamp, engine.core().books()), "after {event:?}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let mut written = start(RedbJournal::open(&path, CLUSTER).unwrap());
+    for (at, event) in history() {
+        written.turn(Timestamp(at), &[event]).unwrap();
+        let books = written.core().books().clone();
+        drop(written);
+        let journal = RedbJournal::open(&path, ClusterId(8)).unwrap();
+        assert_eq!(journal.cluster(), CLUSTER, "a store keeps its identity");
+        assert_eq!(*store::restore(&journal).unwrap().core.books(), books);
+        drop(journal);
+        written = start(RedbJournal::open(&path, CLUSTER).unwrap());
+    }
+    let epochs = u64::try_from(history().len()).unwrap() + 1;
+    assert_eq!(written.epoch(), Epoch(epochs), "every start is a leadership of its own");
+}
+
+#[test]
+fn a_snapshot_and_the_records_after_it_are_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let mut engine = start(RedbJournal::open(&path, CLUSTER).unwrap());
+    engine.turn(Timestamp(1), &[report(true, vec![])]).unwrap();
+    // Each submit leaves a record; the third snapshot drops what only the first needed.
+    for turn in 0..155_u128 {
+        let events: Vec<_> = (0..200).map(|key| submit(turn * 200 + key, 8)).collect();
+        engine.turn(Timestamp(2), &events).unwrap();
+        engine.snapshot_if_due().unwrap();
+    }
+    let books = engine.core().books().clone();
+    drop(engine);
+    let journal = RedbJournal::open(&path, CLUSTER).unwrap();
+    assert!(journal.oldest().unwrap() > Some(DecisionSeq(10_000)));
+    let restored = store::restore(&journal).unwrap();
+    assert_eq!(*restored.core.books(), books);
+    assert!(restored.since_snapshot < 10_000, "{}", restored.since_snapshot);
+}
+
+#[test]
+fn a_record_that_does_not_follow_is_refused_and_nothing_of_its_batch_is_kept() {
+    let mut journal = in_memory();
+    let entry = |seq| -> Entry { (DecisionSeq(seq), vec![1]) };
+    journal.append(&[entry(1), entry(2)]).unwrap();
+    let error = journal.append(&[entry(3), entry(5)]).unwrap_err().to_string();
+    assert_eq!(error, "the store is damaged at record 3: the next record is not the next");
+    let mut seen = Vec::new();
+    journal
+        .read(DecisionSeq(0), &mut |seq, _| {
+            seen.push(seq.0);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(seen, [1, 2]);
+}
+
+#[test]
+fn a_missing_or_unreadable_record_stops_the_restore_with_its_number() {
+    let stamp = |seq| Stamp { at: Timestamp(1), seq: DecisionSeq(seq) };
+    let good =
+        |seq| (DecisionSeq(seq), codec::encode(stamp(seq), Epoch(1), &Event::LeaderStarted, &[]));
+    let check = |entries: &[Entry], expected: &str| {
+        let mut journal = in_memory();
+        for entry in entries {
+            journal.append(std::slice::from_ref(entry)).unwrap();
+        }
+        let told = store::restore(&journal).unwrap_err().to_string();
+        assert!(told.contains(expected), "{told}");
+    };
+    check(&[good(2)], "damaged at record 2: it follows record 0");
+    check(&[good(1), (DecisionSeq(2), vec![0xff])], "damaged at record 2: ");
+    check(
+        &[good(1), (DecisionSeq(2), good(1).1)],
+        "damaged at record 2: it says that it is record 1",
+    );
+}
+
+fn open_error(path: &Path) -> String {
+    RedbJournal::open(path, CLUSTER).unwrap_err().to_string()
+}
+
+#[test]
+fn a_store_in_use_or_of_a_newer_format_or_of_another_kind_is_refused_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let journal = RedbJournal::open(&path, CLUSTER).unwrap();
+    assert_eq!(
+        open_error(&path),
+        "another coordinator has this store open; one store serves one coordinator"
+    );
+    drop(journal);
+    let database = Database::create(&path).unwrap();
+    let writing = database.begin_write().unwrap();
+    let meta = TableDefinition::<&str, &[u8]>::new("meta");
+    writing.open_table(meta).unwrap().insert("format", 2_u32.to_be_bytes().as_slice()).unwrap();
+    writing.commit().unwrap();
+    drop(database);
+    assert_eq!(open_error(&path), "the store has format 2; this version reads formats up to 1");
+    fs::write(&path, "not a store").unwrap();
+    assert_eq!(open_error(&path), "the store cannot be used");
+}
+
+#[test]
+fn a_store_can_be_read_by_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    drop(RedbJournal::open(&path, CLUSTER).unwrap());
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+/// A journal whose storage fills up.
+#[derive(Debug)]
+struct Filling {
+    inner: RedbJournal,
+    room: usize,
+}
+
+impl Journal for Filling {
+    fn cluster(&self) -> ClusterId {
+        self.inner.cluster()
+    }
+
+    fn append(&mut self, batch: &[Entry]) -> Result<(), JournalError> {
+        self.room = self.room.checked_sub(1).ok_or_else(|| {
+            JournalError::storage(std::io::Error::from(std::io::ErrorKind::StorageFull))
+        })?;
+        self.inner.append(batch)
+    }
+
+    fn read(&self, from: DecisionSeq, each: Sink<'_>) -> Result<(), JournalError> {
+        self.inner.read(from, each)
+    }
+
+    fn snapshot(&mut self, at: DecisionSeq, books: &[u8]) -> Result<(), JournalError> {
+        self.inner.snapshot(at, books)
+    }
+
+    fn latest_snapshot(&self) -> Result<Option<Entry>, JournalError> {
+        self.inner.latest_snapshot()
+    }
+
+    fn oldest(&self) -> Result<Option<DecisionSeq>, JournalError> {
+        self.inner.oldest()
+    }
+}
+
+#[test]
+fn a_turn_that_is_not_durable_answers_nobody_and_is_not_there_after_the_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let inner = RedbJournal::open(&path, CLUSTER).unwrap();
+    let mut engine = Engine::start(Filling { inner, room: 3 }, |last| last).unwrap();
+    engine.turn(Timestamp(1), &[report(true, vec![])]).unwrap();
+    let outcome = engine.turn(Timestamp(2), &[submit(1, 1)]).unwrap();
+    assert_eq!(outcome.answers, [Answer::Submitted { job: JobId(1), repeated: false }]);
+    assert!(engine.turn(Timestamp(3), &[submit(2, 1)]).is_err());
+    drop(engine);
+    let mut engine = start(RedbJournal::open(&path, CLUSTER).unwrap());
+    let jobs: Vec<_> = engine.core().books().jobs.keys().copied().collect();
+    assert_eq!(jobs, [JobId(1)]);
+    engine.turn(Timestamp(4), &[report(true, vec![])]).unwrap();
+    let outcome = engine.turn(Timestamp(5), &[submit(2, 1)]).unwrap();
+    assert_eq!(outcome.answers, [Answer::Submitted { job: JobId(2), repeated: false }]);
+}
