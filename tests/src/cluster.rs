@@ -1,0 +1,356 @@
+//! A cluster of real processes on one machine: a coordinator, and for each node an agent and a
+//! starter, with simulated GPUs. Each can be killed and started again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use tempfile::TempDir;
+use tidegate_model::{Bytes, GpuCount, JobSpec, Span, TaskLayout};
+use tidegate_proto::v1;
+
+use crate::binaries::Binaries;
+use crate::client::Client;
+use crate::processes::{Daemon, marked, signal};
+use crate::wait::until;
+
+/// What a cluster is made of.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// GPUs of each node.
+    pub gpus: Vec<u32>,
+    /// Lines for the coordinator's configuration, before its tables.
+    pub coordinator: String,
+    /// Lines for its `[initial_policy]`.
+    pub policy: String,
+    /// Between an agent's heartbeats.
+    pub heartbeat: String,
+}
+
+impl Plan {
+    /// So many nodes with so many GPUs each, quick to restart jobs.
+    #[must_use]
+    pub fn nodes(count: usize, gpus: u32) -> Self {
+        Self {
+            gpus: vec![gpus; count],
+            coordinator: String::new(),
+            policy: "restart_backoff = \"100ms\"".to_owned(),
+            heartbeat: "1s".to_owned(),
+        }
+    }
+}
+
+/// A daemon of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The coordinator.
+    Coordinator,
+    /// The agent of the node with that index.
+    Agent(usize),
+    /// The starter of the node with that index.
+    Starter(usize),
+}
+
+/// A running cluster. Dropping it ends every process in it, jobs too.
+#[derive(Debug)]
+pub struct Cluster {
+    binaries: Binaries,
+    dir: PathBuf,
+    kept: Option<TempDir>,
+    coordinator: Option<Daemon>,
+    agents: Vec<Option<Daemon>>,
+    starters: Vec<Option<Daemon>>,
+}
+
+/// The name of the node with that index.
+#[must_use]
+pub fn node_name(index: usize) -> String {
+    format!("node-{index}")
+}
+
+impl Cluster {
+    /// Writes the configurations, starts every process, and waits until all nodes are ready.
+    ///
+    /// # Errors
+    /// If something cannot be started.
+    pub async fn start(binaries: Binaries, plan: &Plan) -> anyhow::Result<Self> {
+        let mut cluster = Self::stopped(binaries, plan)?;
+        cluster.start_role(Role::Coordinator)?;
+        for node in 0..plan.gpus.len() {
+            cluster.start_role(Role::Starter(node))?;
+            cluster.start_role(Role::Agent(node))?;
+        }
+        cluster.ready(Duration::from_secs(30)).await?;
+        Ok(cluster)
+    }
+
+    /// The same with nothing started yet.
+    ///
+    /// # Errors
+    /// If the configurations cannot be written.
+    pub fn stopped(binaries: Binaries, plan: &Plan) -> anyhow::Result<Self> {
+        // Directly in the system's temporary directory: a socket's path has at most 107 bytes.
+        let kept = tempfile::Builder::new().prefix("tg-").tempdir()?;
+        let dir = kept.path().to_owned();
+        let nodes = plan.gpus.len();
+        let names: Vec<_> = (0..nodes).map(|node| format!("{:?}", node_name(node))).collect();
+        let shown = dir.display();
+        let text = format!(
+            "store = \"{shown}/store/store.redb\"\nrun_dir = \"{shown}/run\"\n\
+             local_nodes = [{}]\n{}\n[initial_policy]\n{}\n",
+            names.join(", "),
+            plan.coordinator,
+            plan.policy
+        );
+        fs::write(dir.join("coordinator.toml"), text)?;
+        for (node, gpus) in plan.gpus.iter().enumerate() {
+            write_node(&dir, &binaries, node, *gpus, &plan.heartbeat)?;
+        }
+        let none = |_| None;
+        Ok(Self {
+            binaries,
+            dir,
+            kept: Some(kept),
+            coordinator: None,
+            agents: (0..nodes).map(none).collect(),
+            starters: (0..nodes).map(none).collect(),
+        })
+    }
+
+    /// The cluster's directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The binaries it runs.
+    #[must_use]
+    pub fn binaries(&self) -> &Binaries {
+        &self.binaries
+    }
+
+    /// The API's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("run/api.sock")
+    }
+
+    /// A client of its API.
+    ///
+    /// # Errors
+    /// If the socket's path is none.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        Client::new(&self.socket())
+    }
+
+    /// How many nodes it has.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// The process of a role, if it runs.
+    #[must_use]
+    pub fn pid(&self, role: Role) -> Option<u32> {
+        let daemon = match role {
+            Role::Coordinator => self.coordinator.as_ref(),
+            Role::Agent(node) => self.agents.get(node).and_then(Option::as_ref),
+            Role::Starter(node) => self.starters.get(node).and_then(Option::as_ref),
+        };
+        daemon.map(Daemon::pid)
+    }
+
+    /// Starts one process; if it runs already, the old one is killed first.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_role(&mut self, role: Role) -> anyhow::Result<()> {
+        self.kill(role)?;
+        let (program, config, log) = match role {
+            Role::Coordinator => (
+                "tidegate-coordinator",
+                "coordinator.toml".to_owned(),
+                "coordinator.log".to_owned(),
+            ),
+            Role::Agent(node) => {
+                ("tidegate-agent", format!("{}.toml", node_name(node)), format!("agent-{node}.log"))
+            }
+            Role::Starter(node) => {
+                let config = format!("{}.toml", node_name(node));
+                ("tidegate-starter", config, format!("starter-{node}.log"))
+            }
+        };
+        let mut command = Command::new(self.binaries.path(program));
+        command.arg("--config").arg(self.dir.join(config));
+        if let Role::Agent(node) = role {
+            let state = self.dir.join(format!("{}.gpus.json", node_name(node)));
+            command.env("TIDEGATE_NVML_SIM", state);
+        }
+        let daemon = Daemon::start(command, &self.dir.join(log))?;
+        *self.slot(role).context("no such node")? = Some(daemon);
+        Ok(())
+    }
+
+    /// Kills one process with SIGKILL and waits until it is gone.
+    ///
+    /// # Errors
+    /// If it cannot be waited for.
+    pub fn kill(&mut self, role: Role) -> anyhow::Result<()> {
+        match self.slot(role).and_then(Option::take) {
+            Some(mut daemon) => daemon.kill(),
+            None => Ok(()),
+        }
+    }
+
+    fn slot(&mut self, role: Role) -> Option<&mut Option<Daemon>> {
+        match role {
+            Role::Coordinator => Some(&mut self.coordinator),
+            Role::Agent(node) => self.agents.get_mut(node),
+            Role::Starter(node) => self.starters.get_mut(node),
+        }
+    }
+
+    /// Waits until every node takes work.
+    ///
+    /// # Errors
+    /// If one does not in time.
+    pub async fn ready(&self, within: Duration) -> anyhow::Result<()> {
+        let client = self.client()?;
+        let all = self.nodes();
+        until(within, "every node to be ready", async || match client.nodes().await {
+            Ok(nodes) => {
+                let ready = nodes
+                    .iter()
+                    .filter(|node| node.state() == v1::NodeState::Ready && !node.gpus.is_empty());
+                let ready = ready.count();
+                if ready == all { Ok(()) } else { Err(format!("{ready} of {all}")) }
+            }
+            Err(status) => Err(status.to_string()),
+        })
+        .await
+    }
+
+    /// Shims that run, with their task's directory.
+    #[must_use]
+    pub fn shims(&self) -> Vec<(u32, String)> {
+        let mark = self.dir.display().to_string();
+        let mut shims = marked(&mark);
+        shims.retain(|(_, command)| {
+            command.split(' ').next().is_some_and(|program| program.ends_with("tidegate-shim"))
+        });
+        shims
+    }
+
+    /// Task and rank processes of a job's attempt, by the environment they were given.
+    #[must_use]
+    pub fn task_processes(&self, task: &str) -> Vec<(u32, String)> {
+        let mark = self.dir.display().to_string();
+        let named = format!("TIDEGATE_TASK={task}");
+        let mut found = marked(&mark);
+        found.retain(|(pid, command)| {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let environ = String::from_utf8_lossy(&environ);
+            !command.contains("tidegate-shim") && environ.split('\0').any(|var| var == named)
+        });
+        found
+    }
+
+    /// A job that runs the trainer, one rank for each GPU, with its checkpoints in the cluster's
+    /// directory.
+    #[must_use]
+    pub fn trainer(&self, name: &str, gpus: u32, arguments: &[&str]) -> JobSpec {
+        let trainer = self.binaries.path("trainer").display().to_string();
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        let work = self.dir.join("work");
+        JobSpec {
+            name: name.to_owned(),
+            command: [trainer].into_iter().chain(arguments).collect(),
+            layout: TaskLayout::PerGpu,
+            checkpoint_dir: Some(work.join(name).display().to_string()),
+            ..self.job(name, gpus)
+        }
+    }
+
+    /// A job that does nothing.
+    #[must_use]
+    pub fn job(&self, name: &str, gpus: u32) -> JobSpec {
+        JobSpec {
+            name: name.to_owned(),
+            account: "default".parse().unwrap_or_else(|_| unreachable!("a valid path")),
+            command: vec!["/bin/true".to_owned()],
+            working_dir: self.dir.display().to_string(),
+            env: Vec::new(),
+            gpus: GpuCount(gpus),
+            gpus_per_node: None,
+            layout: TaskLayout::PerNode,
+            min_runtime: Span::ZERO,
+            grace: Span::seconds(10),
+            max_restarts: 5,
+            checkpoint_dir: None,
+            log_cap: Bytes(1 << 20),
+        }
+    }
+
+    /// Leaves everything running, and its directory in place.
+    pub fn leave_running(mut self) -> PathBuf {
+        if let Some(kept) = self.kept.take() {
+            drop(kept.keep());
+        }
+        let dir = self.dir.clone();
+        std::mem::take(&mut self.agents).into_iter().for_each(forget);
+        std::mem::take(&mut self.starters).into_iter().for_each(forget);
+        forget(self.coordinator.take());
+        self.dir.clear();
+        dir
+    }
+}
+
+#[allow(clippy::mem_forget, reason = "the process is to outlive its handle")]
+fn forget(daemon: Option<Daemon>) {
+    std::mem::forget(daemon);
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.dir.as_os_str().is_empty() {
+            return;
+        }
+        self.agents.clear();
+        self.starters.clear();
+        self.coordinator = None;
+        // A shim takes its task along.
+        let mark = self.dir.display().to_string();
+        for (pid, _) in self.shims().into_iter().chain(marked(&mark)) {
+            drop(signal(pid, nix::sys::signal::Signal::SIGKILL));
+        }
+    }
+}
+
+fn write_node(
+    dir: &Path,
+    binaries: &Binaries,
+    node: usize,
+    gpus: u32,
+    heartbeat: &str,
+) -> anyhow::Result<()> {
+    let name = node_name(node);
+    let shown = dir.display();
+    // Ranges that do not meet, below the kernel's own choice of ports.
+    let first = 10_000_usize.saturating_add(node.saturating_mul(64));
+    let last = first.saturating_add(63);
+    let library = binaries.nvml_sim();
+    let text = format!(
+        "[node]\nname = \"{name}\"\naddress = \"127.0.0.1\"\n\
+         [paths]\nstate_dir = \"{shown}/{name}\"\nrun_dir = \"{shown}/run-{node}\"\n\
+         [link]\ncoordinator_socket = \"{shown}/run/nodes/{name}.sock\"\n\
+         heartbeat = \"{heartbeat}\"\n\
+         [gpu]\nlibrary = \"{}\"\n[ports]\nmaster_ports = \"{first}-{last}\"\n",
+        library.display()
+    );
+    fs::write(dir.join(format!("{name}.toml")), text)?;
+    let state = format!("{{\"node\":\"{name}\",\"gpus\":{gpus}}}");
+    fs::write(dir.join(format!("{name}.gpus.json")), state)?;
+    Ok(())
+}

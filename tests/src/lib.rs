@@ -1,0 +1,14 @@
+//! The harness: whole clusters of real processes on one machine, with simulated GPUs.
+//!
+//! `binaries` finds or builds what is started, `cluster` starts, kills and restarts it, `wait`
+//! waits for conditions, `figures` reduces measurements. The suites are in `suites/`, the demo in
+//! `demo`.
+
+pub mod binaries;
+pub mod client;
+pub mod cluster;
+pub mod demo;
+pub mod figures;
+pub mod processes;
+pub mod sim;
+pub mod wait;

@@ -1,0 +1,163 @@
+//! What is true, whatever anybody believes: which processes live on which GPUs, what was promised
+//! to whom. After every step beliefs are held against it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scheduler_core::{Core, JobOutcome, JobState};
+use tidegate_agent::ledger::Ledger;
+use tidegate_model::{GpuUuid, JobId, NodeName, SubmitKey, TaskId, TaskSeen};
+
+#[derive(Debug, Clone)]
+struct Process {
+    node: NodeName,
+    gpus: Vec<GpuUuid>,
+    alive: bool,
+}
+
+/// The truth, and what has been promised.
+#[derive(Debug, Default)]
+pub struct Truth {
+    processes: BTreeMap<TaskId, Process>,
+    ended: BTreeMap<JobId, JobOutcome>,
+    /// Jobs whose existence anybody may have heard of.
+    published: BTreeSet<JobId>,
+    /// Tasks that a node has said are prepared, and not yet said anything else of.
+    said_prepared: BTreeMap<NodeName, BTreeSet<TaskId>>,
+}
+
+impl Truth {
+    pub(super) fn jobs_ended(&self) -> u64 {
+        u64::try_from(self.ended.len()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn alive(&self) -> Vec<TaskId> {
+        let alive = self.processes.iter().filter(|(_, process)| process.alive);
+        alive.map(|(task, _)| *task).collect()
+    }
+
+    pub(super) fn is_alive(&self, task: TaskId) -> bool {
+        self.processes.get(&task).is_some_and(|process| process.alive)
+    }
+
+    pub(super) fn node_of(&self, task: TaskId) -> Option<NodeName> {
+        self.processes.get(&task).map(|process| process.node.clone())
+    }
+
+    pub(super) fn alive_peers(&self, task: TaskId) -> Vec<(TaskId, NodeName)> {
+        let peers = self.processes.iter().filter(|(peer, process)| {
+            process.alive && peer.attempt == task.attempt && **peer != task
+        });
+        peers.map(|(peer, process)| (*peer, process.node.clone())).collect()
+    }
+
+    pub(super) fn died(&mut self, task: TaskId) {
+        if let Some(process) = self.processes.get_mut(&task) {
+            process.alive = false;
+        }
+    }
+
+    pub(super) fn node_rebooted(&mut self, node: &NodeName) {
+        for process in self.processes.values_mut().filter(|process| process.node == *node) {
+            process.alive = false;
+        }
+    }
+
+    /// A process of a task comes to life: once, and on GPUs that no other uses.
+    pub(super) fn spawned(
+        &mut self,
+        task: TaskId,
+        node: &NodeName,
+        gpus: Vec<GpuUuid>,
+    ) -> Result<(), String> {
+        if self.processes.contains_key(&task) {
+            return Err(format!("{task} is started twice"));
+        }
+        let alive = self.processes.iter().filter(|(_, process)| process.alive);
+        for (other, process) in alive {
+            if let Some(gpu) = gpus.iter().find(|gpu| process.gpus.contains(gpu)) {
+                return Err(format!("{task} starts on {gpu}, which {other} still uses"));
+            }
+        }
+        self.processes.insert(task, Process { node: node.clone(), gpus, alive: true });
+        Ok(())
+    }
+
+    /// A turn was durable and has been seen.
+    pub(super) fn published(&mut self, core: &Core) {
+        self.published.extend(core.books().jobs.keys());
+    }
+
+    pub(super) fn said(&mut self, node: &NodeName, tasks: &BTreeMap<TaskId, TaskSeen>) {
+        let prepared = self.said_prepared.entry(node.clone()).or_default();
+        for (task, seen) in tasks {
+            if matches!(seen, TaskSeen::Prepared { .. }) {
+                prepared.insert(*task);
+            } else {
+                prepared.remove(task);
+            }
+        }
+    }
+
+    /// What a node has said it has prepared is in its ledger, as prepared, ended or on its way.
+    pub(super) fn agent_restarted(
+        &mut self,
+        node: &NodeName,
+        ledger: &Ledger,
+    ) -> Result<(), String> {
+        let said = self.said_prepared.entry(node.clone()).or_default();
+        let known = |task: &TaskId| {
+            ledger.prepared.contains_key(task)
+                || ledger.ended.contains_key(task)
+                || self.processes.contains_key(task)
+        };
+        match said.iter().find(|task| !known(task)) {
+            Some(task) => Err(format!("{node} said that {task} is prepared; its ledger is silent")),
+            None => Ok(()),
+        }
+    }
+
+    /// A restored coordinator knows every job it has answered for.
+    pub(super) fn restored(
+        &self,
+        core: &Core,
+        answered: &BTreeMap<SubmitKey, JobId>,
+    ) -> Result<(), String> {
+        let books = core.books();
+        let lost = |job: &&JobId| !books.jobs.contains_key(job) && !self.ended.contains_key(job);
+        if let Some(job) = answered.values().find(lost) {
+            return Err(format!("{job} was accepted and is lost"));
+        }
+        match self.published.iter().find(lost) {
+            Some(job) => Err(format!("{job} was seen and is lost")),
+            None => Ok(()),
+        }
+    }
+
+    /// Holds the books against the truth.
+    pub(super) fn check(&mut self, core: &Core) -> Result<(), String> {
+        if let Some(violation) = core.audit().first() {
+            return Err(violation.to_string());
+        }
+        let books = core.books();
+        for (task, process) in self.processes.iter().filter(|(_, process)| process.alive) {
+            let Some(known) = books.task(*task) else {
+                return Err(format!("{task} runs and no book knows it"));
+            };
+            if known.released {
+                return Err(format!("the books call {task} released, and it runs"));
+            }
+            let granted = books.attempt(task.attempt).is_some_and(|a| a.granted.is_some());
+            if !granted {
+                return Err(format!("{task} runs on {} before its gang was granted", process.node));
+            }
+        }
+        for job in books.jobs.values() {
+            if let JobState::Ended { outcome, .. } = job.state
+                && self.ended.insert(job.id, outcome).is_some_and(|before| before != outcome)
+            {
+                return Err(format!("{} has ended in two ways", job.id));
+            }
+        }
+        Ok(())
+    }
+}

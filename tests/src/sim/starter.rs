@@ -1,0 +1,255 @@
+//! A starter and its shims in the simulation. Its records are files: they survive it. What it
+//! started lives on without it, and dies with its node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_agent::node::TaskStatus;
+use tidegate_model::{GpuUuid, Span, TaskExit, TaskId};
+
+use super::Planted;
+use super::world::{GRACE, Happening, World, short};
+
+/// A node's starter.
+#[derive(Debug, Default)]
+pub(super) struct SimStarter {
+    up: bool,
+    /// Intents and ends, on disk.
+    records: BTreeMap<TaskId, TaskStatus>,
+    stopping: BTreeSet<TaskId>,
+    to_stop: Vec<TaskId>,
+    /// It dies between the next intent and its spawn.
+    pub(super) dies_before_spawn: bool,
+}
+
+impl SimStarter {
+    pub(super) fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// What it says of its tasks; nothing while it is down.
+    pub(super) fn statuses(&self) -> Option<BTreeMap<TaskId, TaskStatus>> {
+        self.up.then(|| self.records.clone())
+    }
+
+    pub(super) fn stop(&mut self, task: TaskId) {
+        if self.up && self.stopping.insert(task) {
+            self.to_stop.push(task);
+        }
+    }
+
+    pub(super) fn forget(&mut self, task: TaskId) {
+        self.records.remove(&task);
+        self.stopping.remove(&task);
+    }
+}
+
+fn lost(why: &str) -> TaskStatus {
+    TaskStatus::Ended { exit: TaskExit::Lost(why.to_owned()), released: true, ran: Span::ZERO }
+}
+
+impl World {
+    pub(super) fn start_starter(&mut self, index: usize) -> Result<(), String> {
+        let Some(node) = self.nodes.get_mut(index).filter(|node| !node.starter.up) else {
+            return Ok(());
+        };
+        node.starter.up = true;
+        // An intent without a process: its spawn never happened, or cannot be known to have.
+        for (task, status) in &mut node.starter.records {
+            if *status == TaskStatus::Intended && !self.truth.is_alive(*task) {
+                *status = lost("the starter died between intent and spawn");
+            }
+        }
+        self.adopt(index)
+    }
+
+    pub(super) fn crash_starter(&mut self, index: usize) {
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.starter.up = false;
+            node.starter.dies_before_spawn = false;
+        }
+        let back = self.rng.u64(20..2000);
+        self.after(back, Happening::StarterStarts { node: index });
+    }
+
+    /// The agent, if it is there, hears the whole list.
+    fn adopt(&mut self, index: usize) -> Result<(), String> {
+        let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
+        if let Some((agent, known)) = node.agent.as_mut().zip(node.starter.statuses()) {
+            agent.brain.starter_knows(known);
+        }
+        self.round(index)
+    }
+
+    /// Power lost or kernel crashed: everything that ran is gone, files stay.
+    pub(super) fn reboot(&mut self, index: usize) {
+        let Some(node) = self.nodes.get_mut(index) else { return };
+        node.boot = node.boot.saturating_add(1);
+        node.agent = None;
+        node.starter.up = false;
+        for (task, status) in &mut node.starter.records {
+            if !matches!(status, TaskStatus::Ended { released: true, .. }) {
+                *status = lost("its node rebooted");
+            }
+            self.truth.died(*task);
+        }
+        self.truth.node_rebooted(&node.name);
+        let back = self.rng.u64(1000..30_000);
+        self.after(back, Happening::StarterStarts { node: index });
+        self.after(back.saturating_add(5), Happening::AgentStarts { node: index });
+    }
+
+    pub(super) fn start_task(
+        &mut self,
+        index: usize,
+        task: TaskId,
+        gpus: Vec<GpuUuid>,
+    ) -> Result<(), String> {
+        let forgets = self.options.planted == Some(Planted::IntentAfterSpawn);
+        let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
+        // A start while it is down is never read; a start of what it knows is not repeated.
+        if !node.starter.up || node.starter.records.contains_key(&task) {
+            return Ok(());
+        }
+        let boot = node.boot;
+        if !forgets {
+            node.starter.records.insert(task, TaskStatus::Intended);
+        }
+        let dies = std::mem::replace(&mut node.starter.dies_before_spawn, false);
+        if dies && !forgets {
+            self.crash_starter(index);
+            return Ok(());
+        }
+        let name = node.name.clone();
+        self.truth.spawned(task, &name, gpus)?;
+        if dies {
+            self.crash_starter(index);
+            return Ok(());
+        }
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.starter.records.insert(task, TaskStatus::Intended);
+        }
+        let delay = short(&mut self.rng);
+        self.after(delay, Happening::Executed { node: index, task, boot });
+        let runs = self.rng.u64(50..20_000);
+        let exit = match self.rng.u8(..) {
+            0..=20 => TaskExit::Exited(1),
+            _ => TaskExit::Exited(0),
+        };
+        let end = delay.saturating_add(runs);
+        self.after(end, Happening::Exits { node: index, task, boot, exit });
+        Ok(())
+    }
+
+    /// Shims act on stops: TERM, and KILL after the grace.
+    pub(super) fn stop_tasks(&mut self, index: usize) {
+        let Some(node) = self.nodes.get_mut(index) else { return };
+        let boot = node.boot;
+        for task in std::mem::take(&mut node.starter.to_stop) {
+            let ignores = self.rng.u8(..) < 30;
+            let delay = if ignores { GRACE.0 } else { self.rng.u64(1..GRACE.0) };
+            let exit = TaskExit::Signaled(if ignores { 9 } else { 15 });
+            self.after(delay, Happening::Exits { node: index, task, boot, exit });
+        }
+    }
+
+    pub(super) fn executed(&mut self, index: usize, task: TaskId, boot: u64) -> Result<(), String> {
+        if self.truth.is_alive(task) {
+            self.set_status(index, task, boot, TaskStatus::Running)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn exits(
+        &mut self,
+        index: usize,
+        task: TaskId,
+        boot: u64,
+        exit: TaskExit,
+    ) -> Result<(), String> {
+        let ended = self.nodes.get(index).is_some_and(|node| {
+            matches!(node.starter.records.get(&task), Some(TaskStatus::Ended { .. }) | None)
+        });
+        if ended || !self.truth.is_alive(task) {
+            return Ok(());
+        }
+        let too_early = self.options.planted == Some(Planted::ReleasedTooEarly);
+        // Now and then a child holds on to the GPU for a while.
+        let lingers = self.rng.u8(..) < 40;
+        let abnormal = exit != TaskExit::Exited(0);
+        if !lingers {
+            self.truth.died(task);
+        }
+        let released = !lingers || too_early;
+        let status = TaskStatus::Ended { exit, released, ran: Span(1) };
+        self.set_status(index, task, boot, status)?;
+        if lingers {
+            let delay = self.rng.u64(100..20_000);
+            self.after(delay, Happening::Vanishes { node: index, task, boot });
+        }
+        if abnormal {
+            self.peers_notice(task);
+        }
+        Ok(())
+    }
+
+    pub(super) fn vanishes(&mut self, index: usize, task: TaskId, boot: u64) -> Result<(), String> {
+        self.truth.died(task);
+        let status = self.nodes.get(index).and_then(|node| node.starter.records.get(&task));
+        if let Some(TaskStatus::Ended { exit, released: false, ran }) = status {
+            let (exit, ran) = (exit.clone(), *ran);
+            let status = TaskStatus::Ended { exit, released: true, ran };
+            self.set_status(index, task, boot, status)?;
+        }
+        Ok(())
+    }
+
+    /// Most ranks fail soon when one of their gang does; some hang until they are stopped.
+    fn peers_notice(&mut self, task: TaskId) {
+        for (peer, name) in self.truth.alive_peers(task) {
+            if self.rng.u8(..) < 180
+                && let Some(index) = self.nodes.iter().position(|node| node.name == name)
+            {
+                let boot = self.nodes.get(index).map_or(0, |node| node.boot);
+                let delay = self.rng.u64(10..1000);
+                let exit = TaskExit::Exited(1);
+                self.after(delay, Happening::Exits { node: index, task: peer, boot, exit });
+            }
+        }
+    }
+
+    /// A shim dies: its task dies with it, and nobody saw how.
+    pub(super) fn kill_shim(&mut self, task: TaskId) -> Result<(), String> {
+        let Some(index) = self.node_of(task) else { return Ok(()) };
+        let boot = self.nodes.get(index).map_or(0, |node| node.boot);
+        self.truth.died(task);
+        self.set_status(index, task, boot, lost("its shim died"))?;
+        self.peers_notice(task);
+        Ok(())
+    }
+
+    pub(super) fn node_of(&self, task: TaskId) -> Option<usize> {
+        let name = self.truth.node_of(task)?;
+        self.nodes.iter().position(|node| node.name == name)
+    }
+
+    fn set_status(
+        &mut self,
+        index: usize,
+        task: TaskId,
+        boot: u64,
+        status: TaskStatus,
+    ) -> Result<(), String> {
+        let Some(node) = self.nodes.get_mut(index).filter(|node| node.boot == boot) else {
+            return Ok(());
+        };
+        // The shim writes its record whether or not its starter lives.
+        node.starter.records.insert(task, status.clone());
+        if !node.starter.up {
+            return Ok(());
+        }
+        if let Some(agent) = node.agent.as_mut() {
+            agent.brain.status_changed(task, status);
+        }
+        self.round(index)
+    }
+}
