@@ -1,8 +1,8 @@
 //! What the daemons say to people.
 
-use std::error::Error;
 use std::fmt::Display;
 use std::io::{Write, stderr, stdout};
+use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
@@ -13,19 +13,18 @@ pub fn to_stderr() {
 }
 
 /// Prints an answer that was asked for on the command line.
-///
-/// # Errors
-/// stdout cannot be written.
-pub fn print(answer: &impl Display) -> anyhow::Result<()> {
-    writeln!(stdout(), "{answer}")?;
-    Ok(())
+#[must_use]
+pub fn print(answer: &impl Display) -> ExitCode {
+    match writeln!(stdout(), "{answer}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_closed) => ExitCode::FAILURE,
+    }
 }
 
-/// Says why the program does not start.
-///
-/// # Errors
-/// stderr cannot be written.
-pub fn refuse(error: &impl Error) -> anyhow::Result<()> {
-    writeln!(stderr(), "error: {error}")?;
-    Ok(())
+/// Says in one line why the program ends, and ends it with this code.
+#[must_use]
+pub fn refuse(error: &anyhow::Error, code: ExitCode) -> ExitCode {
+    // Where stderr is closed there is nobody to tell.
+    drop(writeln!(stderr(), "error: {error:#}"));
+    code
 }

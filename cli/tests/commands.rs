@@ -296,9 +296,8 @@ fn an_external_command_that_is_not_installed_is_one_clear_line() {
     let mut command = Command::new(dir.path().join("tidegate"));
     let output = command.arg("demo").env_clear().output().unwrap();
     let dir = dir.path().display();
-    let expected = format!(
-        "error: tidegate-demo is not installed: it belongs beside tidegate, in {dir}\n"
-    );
+    let expected =
+        format!("error: tidegate-demo is not installed: it belongs beside tidegate, in {dir}\n");
     assert_eq!(Ran::of(&output), told(1, "", &expected));
 }
 

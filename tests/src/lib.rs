@@ -2,13 +2,15 @@
 //!
 //! `binaries` finds or builds what is started, `cluster` starts, kills and restarts it, `wait`
 //! waits for conditions, `figures` reduces measurements. The suites are in `suites/`, the demo in
-//! `demo`.
+//! `demo`, what measures against the goals in `bench`.
 
 pub mod binaries;
 pub mod client;
 pub mod cluster;
 pub mod demo;
 pub mod figures;
+pub mod fixture;
+pub mod history;
 pub mod processes;
 pub mod sim;
 pub mod wait;

@@ -21,18 +21,24 @@ struct Arguments {
     check_config: bool,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let config = match Config::load(arguments.config.as_deref()) {
         Ok(config) => config,
         // As for wrong arguments: starting it again would not help.
-        Err(error) => return logging::refuse(&error).map(|()| ExitCode::from(2)),
+        Err(error) => return logging::refuse(&error.into(), ExitCode::from(2)),
     };
     if arguments.check_config {
-        return logging::print(&config).map(|()| ExitCode::SUCCESS);
+        return logging::print(&config);
     }
     logging::to_stderr();
+    match run(&config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => logging::refuse(&error, ExitCode::FAILURE),
+    }
+}
+
+fn run(config: &Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(shell::run(config))?;
-    Ok(ExitCode::SUCCESS)
+    runtime.block_on(shell::run(config.clone()))
 }

@@ -20,17 +20,23 @@ struct Arguments {
     check_config: bool,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let config = match Config::load(arguments.config.as_deref()) {
         Ok(config) => config,
         // As for wrong arguments: starting it again would not help.
-        Err(error) => return logging::refuse(&error).map(|()| ExitCode::from(2)),
+        Err(error) => return logging::refuse(&error.into(), ExitCode::from(2)),
     };
     if arguments.check_config {
-        return logging::print(&config).map(|()| ExitCode::SUCCESS);
+        return logging::print(&config);
     }
     logging::to_stderr();
-    starter::run(&config)?;
-    Ok(ExitCode::SUCCESS)
+    match run(&config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => logging::refuse(&error, ExitCode::FAILURE),
+    }
+}
+
+fn run(config: &Config) -> anyhow::Result<()> {
+    starter::run(config)
 }
