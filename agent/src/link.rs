@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tidegate_model::{ClusterId, Epoch};
 use tidegate_proto::link::{Hello, NodePlan};
-use tidegate_proto::{LINK_PROTOCOL, MAX_MESSAGE_BYTES, WireError, parsed, v1};
+use tidegate_proto::{LINK_PROTOCOL, MAX_MESSAGE_BYTES, MAX_PLAN_BYTES, WireError, parsed, v1};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -177,7 +177,7 @@ async fn open(
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true);
     let mut client = AgentLinkClient::new(endpoint.connect().await?)
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_decoding_message_size(MAX_PLAN_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     Ok(client.connect(ReceiverStream::new(outgoing)).await?.into_inner())
 }

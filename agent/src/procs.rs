@@ -133,8 +133,10 @@ impl Procs {
 fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // Of a process whose first thread has ended while others run, the kernel says Z too.
+    let threads: u32 = fields.get(17)?.parse().ok()?;
     Some(Stat {
-        is_dead: matches!(*fields.first()?, "Z" | "X"),
+        is_dead: matches!(*fields.first()?, "Z" | "X") && threads <= 1,
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         start: fields.get(19)?.parse().ok()?,
@@ -151,6 +153,12 @@ mod tests {
         let stat = Stat { is_dead: false, parent: 7, session: 41, start: 12_345 };
         assert_eq!(parse_stat(line), Some(stat));
         assert_eq!(parse_stat("42 (a) Z 7"), None);
+        // A first thread that has ended while eight others run is no end of the process.
+        let dead = |threads: &str| {
+            let line = format!("42 (a) Z 7 42 41 0 -1 4 1 2 3 4 5 6 7 8 20 0 {threads} 0 9 99");
+            parse_stat(&line).map(|stat| stat.is_dead)
+        };
+        assert_eq!([dead("9"), dead("1"), dead("0")], [Some(false), Some(true), Some(true)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! | file | by | durable | says |
 //! |---|---|---|---|
 //! | `intent.json` | starter | yes, before the spawn | the whole launch; its start is never repeated |
+//! | `begun` | shim | no: void after a reboot | a shim is about to start the task: no other ever may |
 //! | `state.json` | shim | no: void after a reboot | the task runs, as this process |
 //! | `stop.json` | starter | no: void after a reboot | the task is to end |
 //! | `exit.json` | shim; the starter if the shim is dead | yes | its end |
@@ -53,6 +54,12 @@ impl TaskDir {
     #[must_use]
     pub fn intent(&self) -> PathBuf {
         self.path.join("intent.json")
+    }
+
+    /// Made by the one shim that starts the task, just before it does.
+    #[must_use]
+    pub fn begun(&self) -> PathBuf {
+        self.path.join("begun")
     }
 
     /// Of [`State`].

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use scheduler_core::{Core, Launch, Wanted};
-use tidegate_model::{ClusterId, Epoch, Generation, NodeId, TaskId};
-use tidegate_proto::link::{self, NodePlan, Order, Stop};
+use scheduler_core::Core;
+use tidegate_model::{ClusterId, Epoch, Generation, NodeId, Order, TaskId};
+use tidegate_proto::link::NodePlan;
 
 /// The newest plan of each node, in this leadership.
 #[derive(Debug)]
@@ -23,8 +23,7 @@ impl Outbox {
 
     /// The node's plan if it has changed since it was last made.
     pub fn changed(&mut self, core: &Core, node: NodeId) -> Option<NodePlan> {
-        let tasks: BTreeMap<_, _> =
-            core.wanted_of(node).into_iter().map(|(task, wanted)| (task, order(wanted))).collect();
+        let tasks = core.wanted_of(node);
         let (generation, last) = self.plans.entry(node).or_insert((Generation(0), BTreeMap::new()));
         if *generation > Generation(0) && *last == tasks {
             return None;
@@ -43,53 +42,5 @@ impl Outbox {
 
     fn plan(&self, generation: Generation, tasks: BTreeMap<TaskId, Order>) -> NodePlan {
         NodePlan { cluster: self.cluster, epoch: self.epoch, generation, tasks }
-    }
-}
-
-fn order(wanted: Wanted) -> Order {
-    match wanted {
-        Wanted::Prepare { gpus } => Order::Prepare(gpus),
-        Wanted::Run(launch) => Order::Run(Box::new(launch_order(*launch))),
-        Wanted::Stop { decision, grace, why } => Order::Stop(Stop { decision, grace, why }),
-        Wanted::Forget => Order::Forget,
-    }
-}
-
-fn launch_order(launch: Launch) -> link::Launch {
-    let Launch {
-        user,
-        command,
-        working_dir,
-        env,
-        gpus,
-        layout,
-        rank,
-        local_rank,
-        world_size,
-        local_world_size,
-        node_rank,
-        nodes,
-        master_addr,
-        master_port,
-        checkpoint_dir,
-        log_cap,
-    } = launch;
-    link::Launch {
-        user,
-        command,
-        working_dir,
-        env,
-        gpus,
-        layout,
-        rank,
-        local_rank,
-        world_size,
-        local_world_size,
-        node_rank,
-        nodes,
-        master_addr,
-        master_port,
-        checkpoint_dir,
-        log_cap,
     }
 }

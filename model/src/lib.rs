@@ -7,6 +7,7 @@
 mod ids;
 mod job;
 mod names;
+mod order;
 mod task;
 mod time;
 mod units;
@@ -20,6 +21,7 @@ pub use job::{
     TaskLayout,
 };
 pub use names::{AccountPath, GpuUuid, NameError, NodeName};
-pub use task::{Gpu, TaskExit, TaskSeen};
+pub use order::{Launch, Order, Stop};
+pub use task::{Gpu, NodeFacts, TaskExit, TaskSeen};
 pub use time::{Span, SpanError, Timestamp};
 pub use units::{Bytes, GpuCount, GpuTime, UnitError};

@@ -1,7 +1,8 @@
-//! What a node says of its GPUs and tasks.
+//! What a node says of itself and its tasks.
 
 use std::fmt;
 
+use crate::ids::UserId;
 use crate::names::GpuUuid;
 use crate::time::Span;
 use crate::units::Bytes;
@@ -15,6 +16,27 @@ pub struct Gpu {
     pub product: String,
     /// Its memory.
     pub memory: Bytes,
+}
+
+/// What a node is, as its agent says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeFacts {
+    /// The kernel's boot id: another one means that everything that ran there is gone.
+    pub boot_id: String,
+    /// In the order of the driver.
+    pub gpus: Vec<Gpu>,
+    /// Why there are none, or empty.
+    pub gpu_note: String,
+    /// Where other nodes' ranks reach it.
+    pub address: String,
+    /// Nodes under one leaf switch or NVLink domain share it; empty = not labelled.
+    pub block: String,
+    /// Main memory.
+    pub memory: Bytes,
+    /// Logical CPUs.
+    pub cpus: u32,
+    /// The only user whose tasks it can run; none = those of any.
+    pub only_user: Option<UserId>,
 }
 
 /// How a task's process ended.

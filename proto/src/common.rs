@@ -1,9 +1,14 @@
 //! Conversions of the messages that the API, the link and the journal share.
 
-use tidegate_model::{Bytes, Gpu, GpuCount, JobSpec, Span, TaskExit, TaskId, TaskLayout, TaskSeen};
+use tidegate_model::{
+    Bytes, Gpu, GpuCount, JobSpec, NodeFacts, Span, TaskExit, TaskId, TaskLayout, TaskSeen, UserId,
+};
 
 use crate::v1;
 use crate::wire_error::{WireError, narrowed, parsed, required};
+
+/// Most GPUs one node can have; the densest sold today have 16, with MIG slices 112.
+pub const MAX_GPUS_PER_NODE: usize = 128;
 
 pub(crate) fn layout(value: i32, field: &'static str) -> Result<TaskLayout, WireError> {
     match v1::TaskLayout::try_from(value) {
@@ -172,4 +177,38 @@ pub fn task_report(wire: v1::TaskReport) -> Result<(TaskId, TaskSeen), WireError
 #[must_use]
 pub fn task_report_message((task, seen): (TaskId, TaskSeen)) -> v1::TaskReport {
     v1::TaskReport { task: task.to_string(), seen: Some(seen.into()) }
+}
+
+impl TryFrom<v1::NodeFacts> for NodeFacts {
+    type Error = WireError;
+
+    fn try_from(wire: v1::NodeFacts) -> Result<Self, WireError> {
+        let v1::NodeFacts { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid } =
+            wire;
+        if boot_id.is_empty() {
+            return Err(WireError::Missing { field: "NodeFacts.boot_id" });
+        }
+        bounded(gpus.len(), MAX_GPUS_PER_NODE, "NodeFacts.gpus")?;
+        let gpus = gpus.into_iter().map(Gpu::try_from).collect::<Result<Vec<_>, _>>()?;
+        let memory = Bytes(memory_bytes);
+        let only_user = only_uid.map(UserId);
+        Ok(Self { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user })
+    }
+}
+
+impl From<NodeFacts> for v1::NodeFacts {
+    fn from(facts: NodeFacts) -> Self {
+        let NodeFacts { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user } = facts;
+        let gpus = gpus.into_iter().map(Into::into).collect();
+        let (memory_bytes, only_uid) = (memory.0, only_user.map(|user| user.0));
+        Self { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid }
+    }
+}
+
+pub(crate) fn bounded(count: usize, most: usize, field: &'static str) -> Result<(), WireError> {
+    if count > most {
+        let why = format!("{count} entries; at most {most} are accepted");
+        return Err(WireError::Invalid { field, why });
+    }
+    Ok(())
 }

@@ -13,9 +13,11 @@ pub use wire_error::{WireError, narrowed, parsed, required};
 /// Version of the agent link. A coordinator refuses an agent that speaks another.
 pub const LINK_PROTOCOL: u32 = 1;
 
-/// Largest message either side of the link or the API accepts. A whole plan of a node with 16
-/// tasks of the largest spec (128 KiB) is about 2 MiB.
+/// Largest message that the API and the coordinator's side of the link accept.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
+
+/// Largest plan that an agent accepts: 128 tasks of the largest spec (128 KiB) are 16 MiB.
+pub const MAX_PLAN_BYTES: usize = 32 << 20;
 
 /// Most bytes one log read returns.
 pub const MAX_LOG_READ: u32 = 256 << 10;

@@ -3,66 +3,19 @@
 use std::collections::BTreeMap;
 
 use tidegate_model::{
-    Bytes, ClusterId, DecisionSeq, Epoch, Generation, Gpu, GpuUuid, NodeName, Span, TaskId,
-    TaskLayout, TaskSeen, UserId,
+    Bytes, ClusterId, DecisionSeq, Epoch, Generation, GpuUuid, NodeName, Span, TaskId, TaskSeen,
+    UserId,
 };
 
-use crate::common::{env_pairs, env_vars, layout};
+use crate::common::{bounded, env_pairs, env_vars, layout};
 pub use crate::common::{task_report, task_report_message};
 use crate::v1;
 use crate::wire_error::{WireError, narrowed, parsed, required};
+pub use tidegate_model::{Launch, NodeFacts, Order, Stop};
 
 /// Most tasks one node can hold: one per GPU and as many still ending. Bounds a report and a plan.
 pub const MAX_TASKS_PER_NODE: usize = 1024;
-/// Most GPUs one node can have; the densest sold today have 16, with MIG slices 112.
-pub const MAX_GPUS_PER_NODE: usize = 128;
-
-/// What a node is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeFacts {
-    /// The kernel's boot id.
-    pub boot_id: String,
-    /// In the order of the driver.
-    pub gpus: Vec<Gpu>,
-    /// Why there are none, or empty.
-    pub gpu_note: String,
-    /// Where other nodes' ranks reach this one.
-    pub address: String,
-    /// The block it is labelled with, or empty.
-    pub block: String,
-    /// Main memory.
-    pub memory: Bytes,
-    /// Logical CPUs.
-    pub cpus: u32,
-    /// The only user whose tasks it can run; none = those of any.
-    pub only_user: Option<UserId>,
-}
-
-impl TryFrom<v1::NodeFacts> for NodeFacts {
-    type Error = WireError;
-
-    fn try_from(wire: v1::NodeFacts) -> Result<Self, WireError> {
-        let v1::NodeFacts { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid } =
-            wire;
-        if boot_id.is_empty() {
-            return Err(WireError::Missing { field: "NodeFacts.boot_id" });
-        }
-        bounded(gpus.len(), MAX_GPUS_PER_NODE, "NodeFacts.gpus")?;
-        let gpus = gpus.into_iter().map(Gpu::try_from).collect::<Result<Vec<_>, _>>()?;
-        let memory = Bytes(memory_bytes);
-        let only_user = only_uid.map(UserId);
-        Ok(Self { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user })
-    }
-}
-
-impl From<NodeFacts> for v1::NodeFacts {
-    fn from(facts: NodeFacts) -> Self {
-        let NodeFacts { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user } = facts;
-        let gpus = gpus.into_iter().map(Into::into).collect();
-        let (memory_bytes, only_uid) = (memory.0, only_user.map(|user| user.0));
-        Self { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid }
-    }
-}
+pub use crate::common::MAX_GPUS_PER_NODE;
 
 /// What an agent says: everything (the first of a stream) or what has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -117,67 +70,6 @@ pub struct NodePlan {
     pub generation: Generation,
     /// By task; a task that is not named is left alone.
     pub tasks: BTreeMap<TaskId, Order>,
-}
-
-/// What is wanted of one task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
-    /// Verify that these GPUs are free, set them aside, find a port.
-    Prepare(Vec<GpuUuid>),
-    /// Start it, once. Boxed: a plan holds many small orders and few launches.
-    Run(Box<Launch>),
-    /// End it.
-    Stop(Stop),
-    /// Drop its record: its end is durable at the coordinator.
-    Forget,
-}
-
-/// All that is needed to start one task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Launch {
-    /// As whom.
-    pub user: UserId,
-    /// Program and arguments.
-    pub command: Vec<String>,
-    /// Where.
-    pub working_dir: String,
-    /// The job's own variables.
-    pub env: Vec<(String, String)>,
-    /// The task's GPUs.
-    pub gpus: Vec<GpuUuid>,
-    /// One task per node or per GPU.
-    pub layout: TaskLayout,
-    /// Of the task's first rank.
-    pub rank: u32,
-    /// Of the task's first rank on its node.
-    pub local_rank: u32,
-    /// Ranks (GPUs) of the gang.
-    pub world_size: u32,
-    /// Ranks (GPUs) on this node.
-    pub local_world_size: u32,
-    /// The node's place in the gang.
-    pub node_rank: u32,
-    /// Nodes of the gang.
-    pub nodes: u32,
-    /// Where rank 0 is reached.
-    pub master_addr: String,
-    /// The port set aside for rank 0.
-    pub master_port: u16,
-    /// Where the job keeps its checkpoints.
-    pub checkpoint_dir: String,
-    /// What is kept of each output stream.
-    pub log_cap: Bytes,
-}
-
-/// The order to end a task: TERM, wait, KILL, verify.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stop {
-    /// The journal record that ordered it.
-    pub decision: DecisionSeq,
-    /// Between TERM and KILL.
-    pub grace: Span,
-    /// For people.
-    pub why: String,
 }
 
 impl TryFrom<v1::NodePlan> for NodePlan {
@@ -338,14 +230,6 @@ fn gpu_uuids(texts: &[String], field: &'static str) -> Result<Vec<GpuUuid>, Wire
 
 fn texts(gpus: &[GpuUuid]) -> Vec<String> {
     gpus.iter().map(ToString::to_string).collect()
-}
-
-fn bounded(count: usize, most: usize, field: &'static str) -> Result<(), WireError> {
-    if count > most {
-        let why = format!("{count} entries; at most {most} are accepted");
-        return Err(WireError::Invalid { field, why });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

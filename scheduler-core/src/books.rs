@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_model::{
-    AttemptId, DecisionSeq, Epoch, Gpu, GpuUuid, JobId, JobSpec, NodeId, NodeName, Span, SubmitKey,
-    TaskExit, TaskId, Timestamp, UserId,
+    AttemptId, DecisionSeq, Epoch, Gpu, GpuUuid, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span,
+    SubmitKey, TaskExit, TaskId, Timestamp, UserId,
 };
 
 use crate::decision::{JobOutcome, Outcome, StopReason};
@@ -90,23 +90,6 @@ impl Books {
     pub fn pending_jobs(&self) -> usize {
         self.index.queue.len()
     }
-}
-
-/// What a node says of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NodeFacts {
-    /// Another one means that everything that ran there is gone.
-    pub boot_id: String,
-    /// In the order of the driver.
-    pub gpus: Vec<Gpu>,
-    /// Why there are none, or empty.
-    pub gpu_note: String,
-    /// Where other nodes' ranks reach it.
-    pub address: String,
-    /// Nodes under one switch or NVLink domain share it; empty = a block of its own kind.
-    pub block: String,
-    /// The only user whose tasks it can run; none = those of any.
-    pub only_user: Option<UserId>,
 }
 
 /// One node.
@@ -308,11 +291,15 @@ impl Attempt {
         (0..).zip(&self.tasks).map(|(index, task)| (TaskId { attempt: self.id, index }, task))
     }
 
-    /// The first task that ended abnormally: what broke the gang.
+    /// The task that broke the gang: one that was lost before one that failed, since ranks fail
+    /// when a peer is gone and are often heard of first; among alike the first.
     #[must_use]
     pub fn breaker(&self) -> Option<(TaskId, &Task)> {
         let broken = self.tasks().filter(|(_, task)| task.ended_abnormally());
-        broken.min_by_key(|(id, task)| (task.ended_by, *id))
+        broken.min_by_key(|(id, task)| {
+            let lost = matches!(task.exit, Some(TaskExit::Lost(_)));
+            (!lost, task.ended_by, *id)
+        })
     }
 }
 

@@ -1,8 +1,8 @@
 //! The core: applies events, restores from decisions, knows its next deadline.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_model::{AttemptId, JobId, NodeId, Span, TaskId, Timestamp};
+use tidegate_model::{AttemptId, JobId, NodeId, Order, Span, TaskId, Timestamp};
 
 use crate::audit::{self, Violation};
 use crate::books::Books;
@@ -12,7 +12,7 @@ use crate::event::{Event, Observation};
 use crate::evolve::{Broken, Stamp};
 use crate::explain::{self, Explanation};
 use crate::observations::{NodeState, Observations};
-use crate::wanted::{self, Wanted};
+use crate::wanted;
 
 /// The scheduler: books, and what is seen but never journaled.
 #[derive(Debug, Clone, Default)]
@@ -91,7 +91,7 @@ impl Core {
 
     /// Everything the node is wanted to do; what it does not name is left alone.
     #[must_use]
-    pub fn wanted_of(&self, node: NodeId) -> Vec<(TaskId, Wanted)> {
+    pub fn wanted_of(&self, node: NodeId) -> BTreeMap<TaskId, Order> {
         wanted::wanted_of(&self.books, &self.seen, node)
     }
 

@@ -4,11 +4,11 @@
 use std::fmt;
 
 use tidegate_model::{
-    AttemptId, Epoch, JobId, JobSpec, NodeId, NodeName, Span, SubmitKey, TaskExit, TaskId,
-    Timestamp, UserId,
+    AttemptId, Epoch, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span, SubmitKey, TaskExit,
+    TaskId, Timestamp, UserId,
 };
 
-use crate::books::{NodeFacts, Place};
+use crate::books::Place;
 use crate::policy::Policy;
 
 /// One outcome. All but the last two change the books and are journaled.

@@ -1,8 +1,7 @@
 //! What happens to the core: past-tense facts, as the shell has checked them.
 
-use tidegate_model::{JobId, JobSpec, NodeName, SubmitKey, TaskId, TaskSeen, UserId};
+use tidegate_model::{JobId, JobSpec, NodeFacts, NodeName, SubmitKey, TaskId, TaskSeen, UserId};
 
-use crate::books::NodeFacts;
 use crate::policy::Policy;
 
 /// One fact that something may be decided on.

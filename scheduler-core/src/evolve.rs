@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_model::{
-    AttemptId, DecisionSeq, Epoch, JobId, JobSpec, NodeId, NodeName, Span, SubmitKey, TaskExit,
-    TaskId, Timestamp, UserId,
+    AttemptId, DecisionSeq, Epoch, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span, SubmitKey,
+    TaskExit, TaskId, Timestamp, UserId,
 };
 
-use crate::books::{Attempt, Books, Drain, Job, JobState, Node, NodeFacts, Place, StopOrder, Task};
+use crate::books::{Attempt, Books, Drain, Job, JobState, Node, Place, StopOrder, Task};
 use crate::decision::{Decision, JobOutcome, Outcome, StopReason};
 
 /// When and where in the journal a decision stands.

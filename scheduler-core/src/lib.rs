@@ -23,9 +23,7 @@ mod policy;
 mod wanted;
 
 pub use audit::Violation;
-pub use books::{
-    Attempt, AttemptState, Books, Drain, Job, JobState, Node, NodeFacts, Place, StopOrder, Task,
-};
+pub use books::{Attempt, AttemptState, Books, Drain, Job, JobState, Node, Place, StopOrder, Task};
 pub use core::Core;
 pub use decide::gang::{Shape, ShapeError};
 pub use decision::{Decision, JobOutcome, Outcome, Refusal, StopReason};
@@ -34,7 +32,6 @@ pub use evolve::{Broken, Stamp};
 pub use explain::{Explanation, Reason};
 pub use observations::{NodeState, Observations, SeenNode};
 pub use policy::Policy;
-pub use wanted::{Launch, Wanted};
 
 #[cfg(test)]
 mod tests;

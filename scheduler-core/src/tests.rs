@@ -41,6 +41,16 @@ fn a_gang_that_loses_a_task_stops_as_a_whole_and_is_placed_again_at_once() {
 }
 
 #[test]
+fn a_lost_task_is_to_blame_though_its_peers_failed_first() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    let job = lab.submit_running(16);
+    lab.report_ended(job, 0, TaskExit::Exited(1));
+    lab.report_ended(job, 1, TaskExit::Lost("its shim died".into()));
+    assert_eq!(lab.job(job).attempts[0].state(), AttemptState::Ended(Outcome::Lost));
+    assert_eq!(lab.job(job).failures, 0);
+}
+
+#[test]
 fn a_job_that_fails_by_itself_waits_longer_each_time_and_ends_at_its_limit() {
     let mut lab = Lab::with_nodes(&[8]);
     let job = lab.submit(1);

@@ -2,74 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{
-    Bytes, DecisionSeq, GpuUuid, NodeId, Span, TaskId, TaskLayout, TaskSeen, UserId,
-};
+use tidegate_model::{DecisionSeq, Launch, NodeId, Order, Span, Stop, TaskId, TaskSeen};
 
 use crate::books::{Attempt, Books, Job, Task};
 use crate::observations::Observations;
 
-/// What is wanted of one task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
-    /// Its GPUs verified free and set aside.
-    Prepare {
-        /// Which.
-        gpus: Vec<GpuUuid>,
-    },
-    /// Started, once.
-    Run(Box<Launch>),
-    /// Ended and verified gone.
-    Stop {
-        /// The journal record that says so.
-        decision: DecisionSeq,
-        /// Between TERM and KILL.
-        grace: Span,
-        /// For people.
-        why: String,
-    },
-    /// Its record dropped: its end is in the books.
-    Forget,
-}
-
-/// All that is needed to start one task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Launch {
-    /// As whom.
-    pub user: UserId,
-    /// Program and arguments.
-    pub command: Vec<String>,
-    /// Where.
-    pub working_dir: String,
-    /// The job's own variables.
-    pub env: Vec<(String, String)>,
-    /// The task's GPUs.
-    pub gpus: Vec<GpuUuid>,
-    /// One task per node or per GPU.
-    pub layout: TaskLayout,
-    /// Of the task's first rank.
-    pub rank: u32,
-    /// Of the task's first rank on its node.
-    pub local_rank: u32,
-    /// Ranks (GPUs) of the gang.
-    pub world_size: u32,
-    /// Ranks (GPUs) of the gang on this node.
-    pub local_world_size: u32,
-    /// The node's place in the gang.
-    pub node_rank: u32,
-    /// Nodes of the gang.
-    pub nodes: u32,
-    /// Where rank 0 is reached.
-    pub master_addr: String,
-    /// The port set aside for rank 0.
-    pub master_port: u16,
-    /// Where the job keeps its checkpoints.
-    pub checkpoint_dir: String,
-    /// What is kept of each output stream.
-    pub log_cap: Bytes,
-}
-
-pub(crate) fn wanted_of(books: &Books, seen: &Observations, node: NodeId) -> Vec<(TaskId, Wanted)> {
+pub(crate) fn wanted_of(
+    books: &Books,
+    seen: &Observations,
+    node: NodeId,
+) -> BTreeMap<TaskId, Order> {
     let mut wanted = BTreeMap::new();
     let placed = books.nodes.get(&node).map(|node| &node.tasks).into_iter().flatten();
     wanted.extend(placed.filter_map(|id| Some((*id, of_placed(books, *id)?))));
@@ -80,30 +22,31 @@ pub(crate) fn wanted_of(books: &Books, seen: &Observations, node: NodeId) -> Vec
             wanted.extend(books.task(*id).map(|task| (*id, of_released(task, state))));
         }
     }
-    wanted.into_iter().collect()
+    wanted
 }
 
 /// Of a task that the books have on the node.
-fn of_placed(books: &Books, id: TaskId) -> Option<Wanted> {
+fn of_placed(books: &Books, id: TaskId) -> Option<Order> {
     let job = books.jobs.get(&id.attempt.job)?;
     let attempt = job.attempt(id.attempt.number)?;
     let task = books.task(id)?;
     let ended = task.ended_by.zip(task.exit.as_ref());
     if let Some(stop) = attempt.stop {
         let (decision, why) = (stop.decision, stop.why.to_string());
-        return Some(Wanted::Stop { decision, grace: job.spec.grace, why });
+        return Some(Order::Stop(Stop { decision, grace: job.spec.grace, why }));
     }
     if let Some((decision, exit)) = ended {
-        return Some(Wanted::Stop { decision, grace: Span::ZERO, why: exit.to_string() });
+        let why = exit.to_string();
+        return Some(Order::Stop(Stop { decision, grace: Span::ZERO, why }));
     }
     if attempt.granted.is_some() {
-        return launch(books, job, attempt, id).map(|launch| Wanted::Run(Box::new(launch)));
+        return launch(books, job, attempt, id).map(|launch| Order::Run(Box::new(launch)));
     }
-    Some(Wanted::Prepare { gpus: task.place.gpus.clone() })
+    Some(Order::Prepare(task.place.gpus.clone()))
 }
 
 /// Of a task that the books have let go while its agent still has a record of it.
-fn of_released(task: &Task, state: &TaskSeen) -> Wanted {
+fn of_released(task: &Task, state: &TaskSeen) -> Order {
     let over = match state {
         TaskSeen::Ended { released, .. } => *released,
         TaskSeen::Missing | TaskSeen::Gone => true,
@@ -111,11 +54,11 @@ fn of_released(task: &Task, state: &TaskSeen) -> Wanted {
         TaskSeen::Prepared { .. } | TaskSeen::Starting | TaskSeen::Running => false,
     };
     if over {
-        return Wanted::Forget;
+        return Order::Forget;
     }
     let decision = task.ended_by.unwrap_or(DecisionSeq(0));
     let why = "its attempt is over".to_owned();
-    Wanted::Stop { decision, grace: Span::ZERO, why }
+    Order::Stop(Stop { decision, grace: Span::ZERO, why })
 }
 
 fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Launch> {

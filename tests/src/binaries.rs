@@ -38,8 +38,14 @@ impl Binaries {
         let me = std::env::current_exe().context("where am I?")?;
         let dir = me.parent().context("a program lies in a directory")?.to_owned();
         let found = Self { dir };
-        for name in ["tidegate-coordinator", "tidegate-agent", "tidegate-starter", "tidegate-shim"]
-        {
+        for name in [
+            "tidegate-coordinator",
+            "tidegate-agent",
+            "tidegate-starter",
+            "tidegate-shim",
+            "trainer",
+            "libnvml_sim.so",
+        ] {
             ensure!(found.path(name).exists(), "{name} is not beside {}", me.display());
         }
         Ok(found)

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -328,6 +329,16 @@ impl Drop for Cluster {
     }
 }
 
+/// Ports that no other node has, of this cluster or of one that runs beside it: ranks that meet
+/// at the same port would take each other for their own. Below the kernel's own choice of ports.
+fn ports() -> (usize, usize) {
+    static NODES: AtomicUsize = AtomicUsize::new(0);
+    let process = usize::try_from(std::process::id()).unwrap_or(0).wrapping_mul(61);
+    let range = process.wrapping_add(NODES.fetch_add(1, Ordering::Relaxed)) % 700;
+    let first = 10_000_usize.saturating_add(range.saturating_mul(32));
+    (first, first.saturating_add(31))
+}
+
 fn write_node(
     dir: &Path,
     binaries: &Binaries,
@@ -337,9 +348,7 @@ fn write_node(
 ) -> anyhow::Result<()> {
     let name = node_name(node);
     let shown = dir.display();
-    // Ranges that do not meet, below the kernel's own choice of ports.
-    let first = 10_000_usize.saturating_add(node.saturating_mul(64));
-    let last = first.saturating_add(63);
+    let (first, last) = ports();
     let library = binaries.nvml_sim();
     let text = format!(
         "[node]\nname = \"{name}\"\naddress = \"127.0.0.1\"\n\

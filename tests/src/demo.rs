@@ -40,6 +40,8 @@ pub const NODES: usize = 4;
 const GPUS_PER_NODE: u32 = 8;
 /// Simulated GPUs of all.
 pub const GPUS: u32 = 32;
+/// Marks the directory of a cluster that was kept.
+const KEPT: &str = "kept-by-demo";
 /// Looks for processes that are still there, 50 ms apart, when a kept cluster is ended.
 const ENDING_LOOKS: u32 = 40;
 
@@ -71,7 +73,7 @@ pub async fn run(options: &Options, screen: &Screen) -> anyhow::Result<Figures> 
         Err(error) => {
             keep_logs(screen, stage.cluster.dir());
             if options.keep {
-                tell_how_to_look(screen, stage.cluster);
+                tell_how_to_look(screen, stage.cluster)?;
             }
             return Err(error);
         }
@@ -83,7 +85,7 @@ pub async fn run(options: &Options, screen: &Screen) -> anyhow::Result<Figures> 
         keep_logs(screen, cluster.dir());
     }
     if options.keep {
-        tell_how_to_look(screen, cluster);
+        tell_how_to_look(screen, cluster)?;
     }
     Ok(Figures::of(&tally, &ends, options.seed, took))
 }
@@ -93,7 +95,11 @@ async fn begin(screen: &Screen) -> anyhow::Result<Cluster> {
         "starting a coordinator and {NODES} nodes with {GPUS_PER_NODE} SIMULATED GPUs each"
     ));
     let binaries = Binaries::beside_me()?;
-    let cluster = Cluster::start(binaries, &Plan::nodes(NODES, GPUS_PER_NODE)).await?;
+    let mut plan = Plan::nodes(NODES, GPUS_PER_NODE);
+    // Without a pause a broken gang keeps its turn; with one its GPUs go to the next in line, and
+    // it waits for as long as those run.
+    plan.policy = "restart_backoff = \"0\"".to_owned();
+    let cluster = Cluster::start(binaries, &plan).await?;
     let told = |role| cluster.pid(role).map(|pid| pid.to_string()).unwrap_or_default();
     screen.say(&format!("they run in {}", cluster.dir().display()));
     screen.say(&format!("coordinator: pid {}", told(Role::Coordinator)));
@@ -165,11 +171,10 @@ fn keep_logs(screen: &Screen, dir: &Path) {
 /// Ends a cluster that was kept, and removes its directory.
 ///
 /// # Errors
-/// If the directory is not that of a demo.
+/// If it is not the directory of such a cluster.
 pub fn end(dir: &Path) -> anyhow::Result<()> {
     let dir = dir.canonicalize().with_context(|| dir.display().to_string())?;
-    let ours = dir.join("coordinator.toml").is_file() && dir.join("node-0.toml").is_file();
-    ensure!(ours, "{} is not the directory of a demo's cluster", dir.display());
+    ensure!(dir.join(KEPT).is_file(), "{} holds no cluster that a demo has kept", dir.display());
     let mark = dir.display().to_string();
     // What is being started while it is looked for is found by the next look.
     for _ in 0..ENDING_LOOKS {
@@ -184,7 +189,8 @@ pub fn end(dir: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(&dir).with_context(|| mark)
 }
 
-fn tell_how_to_look(screen: &Screen, cluster: Cluster) {
+fn tell_how_to_look(screen: &Screen, cluster: Cluster) -> anyhow::Result<()> {
+    fs::write(cluster.dir().join(KEPT), "")?;
     let tidegate = cluster.binaries().path("tidegate");
     let socket = cluster.socket();
     let dir: PathBuf = cluster.leave_running();
@@ -197,4 +203,5 @@ fn tell_how_to_look(screen: &Screen, cluster: Cluster) {
         tidegate.display(),
         dir.display()
     ));
+    Ok(())
 }

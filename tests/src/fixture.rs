@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use prost::Message;
-use scheduler_core::{Books, Event, Job, NodeFacts};
+use scheduler_core::{Books, Event, Job};
 use tidegate_coordinator::engine::Engine;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::store;
-use tidegate_model::{Timestamp, UserId};
+use tidegate_model::{NodeFacts, Timestamp, UserId};
 use tidegate_proto::v1;
 
 use crate::history::{CLUSTER, history};
@@ -66,8 +66,10 @@ pub fn text(books: &Books) -> String {
         policy.admins
     );
     for node in nodes.values() {
-        let NodeFacts { boot_id, gpus, gpu_note, address, block, only_user } = &node.facts;
+        let NodeFacts { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user, .. } =
+            &node.facts;
         text += &format!("{} {} {boot_id} {gpu_note} {address} {block}", node.id, node.name);
+        text += &format!(" {memory} {cpus}");
         text += &format!(" {only_user:?} {:?} {:?}\n", node.drain, node.held);
         for gpu in gpus {
             text += &format!("  {} {} {}\n", gpu.uuid, gpu.product, gpu.memory);

@@ -1,9 +1,9 @@
 //! One short history that meets every kind of decision, for suites that must see them all.
 
-use scheduler_core::{Event, NodeFacts, Policy};
+use scheduler_core::{Event, Policy};
 use tidegate_model::{
-    AttemptId, Bytes, ClusterId, Gpu, GpuCount, JobId, JobSpec, Span, SubmitKey, TaskExit, TaskId,
-    TaskLayout, TaskSeen, UserId,
+    AttemptId, Bytes, ClusterId, Gpu, GpuCount, JobId, JobSpec, NodeFacts, Span, SubmitKey,
+    TaskExit, TaskId, TaskLayout, TaskSeen, UserId,
 };
 
 /// The cluster it happens in.
@@ -21,6 +21,8 @@ fn facts() -> NodeFacts {
         gpu_note: "note".into(),
         address: "10.0.0.1".into(),
         block: "b".into(),
+        memory: Bytes(1 << 40),
+        cpus: 64,
         only_user: Some(UserId(1000)),
     }
 }

@@ -61,6 +61,9 @@ pub fn run(dir: &TaskDir) -> anyhow::Result<()> {
     if dir.exit().exists() {
         return Err(anyhow!("the task has ended already"));
     }
+    // Without this file a starter may spawn a shim again; with it, never.
+    let begun = OpenOptions::new().write(true).create_new(true).open(dir.begun());
+    begun.context("an earlier shim has begun this task")?;
     let intent: Intent = serde_json::from_slice(&durable::read_bounded(&intent_file)?)
         .with_context(|| format!("read {}", path.display()))?;
     let boot_id = intent.boot_id.clone();

@@ -22,6 +22,9 @@ pub(super) enum Found {
     Rebooted,
     /// The starter died before the intent was written: the start was never begun.
     Blank,
+    /// The starter died between intent and spawn, or its shim before it began. Another shim may
+    /// be spawned: the lock of the intent lets one begin, whoever comes first.
+    Unbegun,
     /// It has ended and nothing of it is left.
     Ended(Exit),
 }
@@ -42,6 +45,7 @@ pub(super) fn look(dir: &TaskDir, procs: &Procs, boot_id: &str) -> io::Result<Fo
     match load::<Intent>(&dir.intent()) {
         Ok(Some(intent)) if intent.boot_id != boot_id => Ok(Found::Rebooted),
         Ok(None) => Ok(Found::Blank),
+        Ok(Some(_)) if !dir.begun().exists() && !dir.state().exists() => Ok(Found::Unbegun),
         // One that cannot be read may have been acted on before it was damaged.
         Ok(Some(_)) | Err(_) => Ok(Found::Abandoned(abandoned(dir, procs, exit)?)),
     }
@@ -56,7 +60,7 @@ pub(super) fn abandoned(dir: &TaskDir, procs: &Procs, exit: Option<Exit>) -> io:
     let (why, ran) = match main {
         // Without an exit nobody knows when it ended; it ended before now.
         Some(main) => ("its shim died", procs.age_ms(main.start).unwrap_or(0)),
-        None => ("the starter died between intent and spawn, or the shim right after", 0),
+        None => ("its shim died before the task ran", 0),
     };
     let said = std::fs::read_to_string(dir.shim_log()).unwrap_or_default();
     let why = match said.lines().next() {

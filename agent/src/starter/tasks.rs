@@ -99,8 +99,16 @@ impl Tasks {
         }
         let dir = TaskDir::of(&self.root, task);
         self.spawner.record(&dir, task, launch)?;
-        let spawned = self.watch.add(task, dir.path()).map_err(io::Error::from);
-        let phase = match spawned.and_then(|()| self.spawner.spawn(&dir)) {
+        let phase = self.spawn(task, &dir);
+        self.known.insert(task, Task { dir, phase });
+        self.changed.insert(task);
+        Ok(())
+    }
+
+    /// Spawns a shim for a recorded intent.
+    fn spawn(&mut self, task: TaskId, dir: &TaskDir) -> Phase {
+        let watched = self.watch.add(task, dir.path()).map_err(io::Error::from);
+        match watched.and_then(|()| self.spawner.spawn(dir)) {
             Ok(shim) => {
                 info!(%task, "started its shim");
                 Phase::Live(Live { shim, main: None, exit: None })
@@ -111,10 +119,7 @@ impl Tasks {
                 let exit = TaskExit::NeverStarted(format!("its shim cannot be started: {why}"));
                 Phase::Swept(Sweep::new(exit, Span::ZERO, None))
             }
-        };
-        self.known.insert(task, Task { dir, phase });
-        self.changed.insert(task);
-        Ok(())
+        }
     }
 
     /// Tells a task's shim to end it.
@@ -185,13 +190,17 @@ impl Tasks {
     pub(super) fn shim_ended(&mut self, task: TaskId) -> io::Result<()> {
         self.refresh(task);
         let Some(known) = self.known.get_mut(&task) else { return Ok(()) };
-        if let Phase::Live(live) = &known.phase {
-            warn!(%task, "its shim died");
-            let sweep = abandoned(&known.dir, &self.procs, live.exit.clone())?;
-            known.phase = Phase::Swept(sweep);
-            self.watch.remove(task);
-            self.changed.insert(task);
+        let Phase::Live(live) = &mut known.phase else { return Ok(()) };
+        if let Found::Alive { shim } = look(&known.dir, &self.procs, self.spawner.boot_id())? {
+            // One that an earlier starter had spawned was first; this one gave way to it.
+            live.shim = shim;
+            return Ok(());
         }
+        warn!(%task, "its shim died");
+        let sweep = abandoned(&known.dir, &self.procs, live.exit.clone())?;
+        known.phase = Phase::Swept(sweep);
+        self.watch.remove(task);
+        self.changed.insert(task);
         Ok(())
     }
 
@@ -253,6 +262,10 @@ impl Tasks {
                 Phase::Ended(exit)
             }
             Found::Blank => return std::fs::remove_dir_all(dir.path()),
+            Found::Unbegun => {
+                info!(%task, "its start was interrupted; goes on");
+                self.spawn(task, &dir)
+            }
             Found::Ended(exit) => Phase::Ended(exit),
         };
         self.known.insert(task, Task { dir, phase });

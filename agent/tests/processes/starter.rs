@@ -293,12 +293,23 @@ fn plant(bench: &Bench, boot_id: &str) {
 }
 
 #[test]
-fn an_intent_without_a_spawn_is_lost_and_never_started() {
+fn a_start_that_was_interrupted_before_any_shim_began_goes_on() {
     let mut bench = Bench::new();
     plant(&bench, &boot_id());
     bench.start_starter();
     bench.connect();
-    let why = "the starter died between intent and spawn, or the shim right after";
+    assert_eq!(bench.ended(T), ExitRecord::Exited(0));
+    assert!(bench.dir.path().join("started").exists());
+}
+
+#[test]
+fn a_task_that_a_shim_had_begun_is_never_started_again() {
+    let mut bench = Bench::new();
+    plant(&bench, &boot_id());
+    fs::write(bench.task_dir(T).begun(), "").unwrap();
+    bench.start_starter();
+    bench.connect();
+    let why = "its shim died before the task ran";
     assert_eq!(bench.ended(T), lost(why));
     bench.shell(T, "touch started").unwrap();
     assert_eq!(bench.ended(T), lost(why));
@@ -316,6 +327,7 @@ fn a_shim_that_comes_too_late_starts_nothing() {
     bench.start_starter();
     bench.connect();
     bench.ended(T);
+    fs::remove_file(bench.dir.path().join("started")).unwrap();
     let shim = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate-shim"))
         .arg(bench.task_dir(T).path())
         .output()

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use scheduler_core::{Event, NodeFacts};
+use scheduler_core::Event;
 use tidegate_model::{ClusterId, Epoch, NodeName, TaskId};
-use tidegate_proto::link::{self, Hello, NodePlan, Report};
+use tidegate_proto::link::{Hello, NodePlan, Report};
 use tidegate_proto::{required, v1};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -254,19 +254,11 @@ impl Listening {
         let event = Event::NodeReported {
             node: node.clone(),
             complete,
-            facts: facts.map(core_facts),
+            facts,
             tasks: tasks.into_iter().collect(),
         };
         Message::Report { session, node, event }
     }
-}
-
-/// What the scheduler needs of a node's facts.
-#[must_use]
-pub fn core_facts(facts: link::NodeFacts) -> NodeFacts {
-    let link::NodeFacts { boot_id, gpus, gpu_note, address, block, memory: _, cpus: _, only_user } =
-        facts;
-    NodeFacts { boot_id, gpus, gpu_note, address, block, only_user }
 }
 
 /// A read of a task's log.

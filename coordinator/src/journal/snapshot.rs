@@ -60,14 +60,14 @@ fn node_message(node: &Node) -> wire::Node {
         reason: drain.reason.clone(),
         since_ms: drain.since.0,
     });
-    let facts = Some(parts::facts_message(&node.facts));
+    let facts = Some(node.facts.clone().into());
     wire::Node { node: node.id.to_string(), name: node.name.to_string(), facts, drain }
 }
 
 fn node(message: wire::Node) -> Result<Node, WireError> {
     let id = parsed(&message.node, "Node.node")?;
     let mut node = Node::admitted(id, parsed(&message.name, "Node.name")?);
-    node.facts = parts::facts(required(message.facts, "Node.facts")?)?;
+    node.facts = required(message.facts, "Node.facts")?.try_into()?;
     node.drain = message.drain.map(|drain| Drain {
         by: UserId(drain.by),
         reason: drain.reason,

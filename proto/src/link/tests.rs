@@ -1,4 +1,4 @@
-use tidegate_model::{AttemptId, JobId, TaskExit};
+use tidegate_model::{AttemptId, JobId, TaskExit, TaskLayout};
 
 use super::*;
 

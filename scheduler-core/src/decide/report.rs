@@ -1,8 +1,7 @@
 //! What an agent's report proves.
 
-use tidegate_model::{NodeId, TaskExit, TaskId, TaskSeen};
+use tidegate_model::{NodeFacts, NodeId, TaskExit, TaskId, TaskSeen};
 
-use crate::books::NodeFacts;
 use crate::core::Turn;
 use crate::decide::cluster;
 use crate::decision::Decision;

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use tidegate_model::{
-    AttemptId, Bytes, DecisionSeq, Gpu, GpuCount, JobId, JobSpec, NodeId, NodeName, Span,
-    SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
+    AttemptId, Bytes, DecisionSeq, Gpu, GpuCount, JobId, JobSpec, NodeFacts, NodeId, NodeName,
+    Order, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
 };
 
 use crate::{
-    AttemptState, Books, Core, Decision, Event, Job, JobOutcome, JobState, NodeFacts, NodeState,
-    Observation, Policy, Reason, Refusal, Stamp, Wanted,
+    AttemptState, Books, Core, Decision, Event, Job, JobOutcome, JobState, NodeState, Observation,
+    Policy, Reason, Refusal, Stamp,
 };
 
 pub(super) const USER: UserId = UserId(1000);
@@ -45,6 +45,8 @@ fn facts(node: u32, gpus: u32, block: &str, boot: u32) -> NodeFacts {
         gpu_note: String::new(),
         address: format!("10.0.0.{node}"),
         block: block.into(),
+        memory: Bytes(1 << 40),
+        cpus: 64,
         only_user: None,
     }
 }
@@ -272,11 +274,11 @@ impl Lab {
     }
 
     pub(super) fn wanted_on(&self, node: u32) -> Vec<String> {
-        let verb = |wanted: &Wanted| match wanted {
-            Wanted::Prepare { .. } => "prepare",
-            Wanted::Run(_) => "run",
-            Wanted::Stop { .. } => "stop",
-            Wanted::Forget => "forget",
+        let verb = |order: &Order| match order {
+            Order::Prepare(_) => "prepare",
+            Order::Run(_) => "run",
+            Order::Stop(_) => "stop",
+            Order::Forget => "forget",
         };
         let wanted = self.core.wanted_of(NodeId(node));
         wanted.iter().map(|(task, wanted)| format!("{task} {}", verb(wanted))).collect()

@@ -2,10 +2,10 @@
 //! and a job that is served ends.
 
 use proptest::prelude::*;
-use tidegate_model::{JobId, NodeId, Span, TaskExit, TaskSeen};
+use tidegate_model::{JobId, NodeId, Order, Span, TaskExit, TaskSeen};
 
 use super::lab::{Lab, ended};
-use crate::{JobState, Wanted};
+use crate::JobState;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -99,15 +99,16 @@ fn take(lab: &mut Lab, step: &Step) {
 
 fn obey(lab: &mut Lab, node: u32, task: u8, exit: u8) {
     let wanted = lab.core.wanted_of(NodeId(node));
-    let Some((id, wanted)) = wanted.get(usize::from(task) % wanted.len().max(1)) else { return };
+    let chosen = usize::from(task) % wanted.len().max(1);
+    let Some((id, wanted)) = wanted.iter().nth(chosen) else { return };
     let seen = match wanted {
-        Wanted::Prepare { .. } => TaskSeen::Prepared { port: 29_500 },
-        Wanted::Run(_) => match lab.core.books().task(*id) {
+        Order::Prepare(_) => TaskSeen::Prepared { port: 29_500 },
+        Order::Run(_) => match lab.core.books().task(*id) {
             Some(task) if task.started => ended(exit_of(exit)),
             _ => TaskSeen::Running,
         },
-        Wanted::Stop { .. } => ended(TaskExit::Signaled(15)),
-        Wanted::Forget => TaskSeen::Gone,
+        Order::Stop(_) => ended(TaskExit::Signaled(15)),
+        Order::Forget => TaskSeen::Gone,
     };
     lab.report(node, &[(id.attempt.job, id.attempt.number, id.index, seen)]);
 }

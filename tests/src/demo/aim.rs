@@ -23,6 +23,9 @@ const FRESH: Duration = Duration::from_millis(500);
 /// Steps that a victim still has to go, 2 s: it must not end by itself meanwhile.
 const STEPS_LEFT: u64 = 50;
 
+/// A larger gang may wait long until as many GPUs are idle together again.
+const GPUS_BACK_SOON: u32 = 16;
+
 /// What a kill is aimed at.
 #[derive(Debug, Clone)]
 pub struct Target {
@@ -125,7 +128,9 @@ impl Stage {
         let Some(work) = job.and_then(|job| self.works.get(&job)) else { return false };
         let has_save = || {
             let saved = work.checkpoints(&self.cluster).newest_save();
-            saved.is_some_and(|step| work.recipe.steps.saturating_sub(step) >= STEPS_LEFT)
+            let goes_on =
+                saved.is_some_and(|at| work.recipe.steps.saturating_sub(at) >= STEPS_LEFT);
+            goes_on && work.recipe.gpus <= GPUS_BACK_SOON
         };
         match choice {
             Choice::Only(attempt) => newest.attempt == attempt.to_string(),

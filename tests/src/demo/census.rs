@@ -35,7 +35,7 @@ pub struct Part {
     pub launcher: bool,
 }
 
-/// All processes of the tasks of the cluster in `dir`, but for the dead that nobody has reaped.
+/// All trainers of the tasks of the cluster in `dir`, but for the dead that nobody has reaped.
 #[must_use]
 pub fn census(dir: &Path) -> BTreeSet<Member> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -44,6 +44,11 @@ pub fn census(dir: &Path) -> BTreeSet<Member> {
 }
 
 fn member(pid: u32, dir: &Path) -> Option<Member> {
+    // Only what trains: a shell or a child of one is no rank, though it has a rank's variables.
+    let program = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    if !program.file_name()?.to_str()?.starts_with("trainer") {
+        return None;
+    }
     let environment = read(pid, "environ")?;
     let variable = |name: &str| {
         let mut pairs = environment.split('\0').filter_map(|pair| pair.split_once('='));
@@ -119,11 +124,13 @@ impl Drop for Watchman {
     }
 }
 
-/// What the looks have shown. A process counts once it was there in two looks that followed each
-/// other: between fork and exec it still looks like the one that started it.
+/// What the looks have shown. A process counts once it was there in three looks that followed
+/// each other: between fork and exec it still looks like the one that started it, and on a busy
+/// machine that lasts.
 #[derive(Debug, Default)]
 pub struct Sightings {
-    last: BTreeSet<Member>,
+    /// The last look and the one before.
+    last: [BTreeSet<Member>; 2],
     /// By part, all that ever had it.
     holders: BTreeMap<Part, BTreeSet<(u32, u64)>>,
     /// Ranks of jobs that lived twice at once.
@@ -133,7 +140,8 @@ pub struct Sightings {
 impl Sightings {
     fn look(&mut self, now: BTreeSet<Member>) {
         let mut by_rank: BTreeMap<_, u32> = BTreeMap::new();
-        for member in now.intersection(&self.last) {
+        let [last, before] = &self.last;
+        for member in now.intersection(last).filter(|member| before.contains(member)) {
             let Member { part, pid, start } = member.clone();
             let rank = (part.task.attempt.job, part.rank.clone(), part.launcher);
             let count = by_rank.entry(rank.clone()).or_default();
@@ -143,7 +151,8 @@ impl Sightings {
             }
             self.holders.entry(part).or_default().insert((pid, start));
         }
-        self.last = now;
+        let [last, _] = std::mem::take(&mut self.last);
+        self.last = [now, last];
     }
 
     /// Ranks that ran twice, in words: twice at once in any attempts, or one after the other in
@@ -197,21 +206,21 @@ mod tests {
     #[test]
     fn a_rank_of_two_attempts_at_once_runs_twice() {
         let both: &[_] = &[("job-1.1.0", 0, 5), ("job-1.2.0", 0, 9)];
-        check(&[both, both], &["rank 0 of job-1 lived twice at once"]);
-        check(&[&both[..1], &both[..1], &both[1..], &both[1..]], &[]);
+        check(&[both; 3], &["rank 0 of job-1 lived twice at once"]);
+        check(&[[&both[..1]; 3], [&both[1..]; 3]].concat(), &[]);
     }
 
     #[test]
     fn a_task_started_twice_in_one_attempt_is_told() {
         let [first, second]: [&[_]; 2] = [&[("job-1.1.0", 0, 5)], &[("job-1.1.0", 0, 9)]];
-        check(&[first, first, second, second], &["rank 0 of job-1.1.0 was started 2 times"]);
+        check(&[[first; 3], [second; 3]].concat(), &["rank 0 of job-1.1.0 was started 2 times"]);
     }
 
     #[test]
     fn a_child_before_its_exec_is_not_taken_for_its_parent() {
         let parent: &[_] = &[("job-1.1.0", 0, 5)];
         let forked: &[_] = &[("job-1.1.0", 0, 5), ("job-1.1.0", 0, 6)];
-        check(&[parent, forked, parent], &[]);
+        check(&[parent, forked, forked, parent], &[]);
     }
 
     #[test]

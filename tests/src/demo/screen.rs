@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate_proto::v1;
 use tokio::task::JoinHandle;
 
@@ -26,11 +26,9 @@ impl Screen {
     /// A bar on a terminal, plain lines elsewhere.
     #[must_use]
     pub fn new() -> Self {
-        let bar = ProgressBar::new(0);
-        if !stdout().is_terminal() || !stderr().is_terminal() {
-            bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-        }
-        let template = "{spinner} {bar:20} {pos}/{len} jobs ended, {msg}";
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        // As wide as the terminal, however long the message is: a line that wraps leaves traces.
+        let template = "{spinner} {bar:12} {pos}/{len} jobs ended, {wide_msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -63,6 +61,9 @@ impl Screen {
     /// Follows the cluster until the handle is dropped.
     #[must_use]
     pub fn follow(&self, client: Client) -> Following {
+        if stdout().is_terminal() && stderr().is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
         let screen = self.clone();
         Following(tokio::spawn(async move { screen.watch(&client).await }))
     }

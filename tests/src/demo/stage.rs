@@ -219,10 +219,10 @@ impl Stage {
     /// If it does not end.
     pub async fn check_cancelled(&mut self, job: JobId) -> anyhow::Result<()> {
         let view = self.client.job_ended(job, SOON).await?;
-        let left = census(self.cluster.dir());
-        let left = left.iter().filter(|member| member.part.task.attempt.job == job);
-        let mut wrong: Vec<_> =
-            left.map(|one| format!("pid {} of {} is left", one.pid, one.part.task)).collect();
+        let tasks = view.attempts.iter().flat_map(|attempt| &attempt.tasks);
+        let left = tasks.flat_map(|task| self.cluster.task_processes(&task.task));
+        let left = left.map(|(pid, command)| format!("pid {pid} of {job} is left: {command}"));
+        let mut wrong: Vec<_> = left.collect();
         if view.state() != v1::JobState::Cancelled {
             wrong.push(format!("{job} was cancelled and ended {:?}", view.state()));
         }

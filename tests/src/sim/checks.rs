@@ -39,6 +39,10 @@ impl Truth {
         self.processes.get(&task).is_some_and(|process| process.alive)
     }
 
+    pub(super) fn has_begun(&self, task: TaskId) -> bool {
+        self.processes.contains_key(&task)
+    }
+
     pub(super) fn node_of(&self, task: TaskId) -> Option<NodeName> {
         self.processes.get(&task).map(|process| process.node.clone())
     }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scheduler_core::{Event, Observation, Policy};
 use tidegate_coordinator::engine::{Answer, Engine};
-use tidegate_coordinator::ingress::link::core_facts;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink};
 use tidegate_model::{
@@ -321,7 +320,6 @@ impl World {
             engine.observe(now, &Observation::NodeHeard { node: name.clone() });
         }
         if complete || facts.is_some() || !tasks.is_empty() {
-            let facts = facts.map(core_facts);
             let tasks = tasks.into_iter().collect();
             self.tell(Event::NodeReported { node: name, complete, facts, tasks });
         }

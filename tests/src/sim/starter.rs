@@ -15,6 +15,8 @@ pub(super) struct SimStarter {
     up: bool,
     /// Intents and ends, on disk.
     records: BTreeMap<TaskId, TaskStatus>,
+    /// What the intents say of GPUs.
+    launches: BTreeMap<TaskId, Vec<GpuUuid>>,
     stopping: BTreeSet<TaskId>,
     to_stop: Vec<TaskId>,
     /// It dies between the next intent and its spawn.
@@ -39,6 +41,7 @@ impl SimStarter {
 
     pub(super) fn forget(&mut self, task: TaskId) {
         self.records.remove(&task);
+        self.launches.remove(&task);
         self.stopping.remove(&task);
     }
 }
@@ -53,11 +56,15 @@ impl World {
             return Ok(());
         };
         node.starter.up = true;
-        // An intent without a process: its spawn never happened, or cannot be known to have.
-        for (task, status) in &mut node.starter.records {
-            if *status == TaskStatus::Intended && !self.truth.is_alive(*task) {
-                *status = lost("the starter died between intent and spawn");
-            }
+        // An intent that no shim has begun: the start goes on.
+        let intended =
+            node.starter.records.iter().filter(|(_, status)| **status == TaskStatus::Intended);
+        let unbegun: Vec<_> = intended
+            .filter(|(task, _)| !self.truth.has_begun(**task))
+            .filter_map(|(task, _)| Some((*task, node.starter.launches.get(task)?.clone())))
+            .collect();
+        for (task, gpus) in unbegun {
+            self.spawn(index, task, gpus)?;
         }
         self.adopt(index)
     }
@@ -110,24 +117,29 @@ impl World {
         if !node.starter.up || node.starter.records.contains_key(&task) {
             return Ok(());
         }
-        let boot = node.boot;
         if !forgets {
             node.starter.records.insert(task, TaskStatus::Intended);
+            node.starter.launches.insert(task, gpus.clone());
         }
         let dies = std::mem::replace(&mut node.starter.dies_before_spawn, false);
         if dies && !forgets {
             self.crash_starter(index);
             return Ok(());
         }
-        let name = node.name.clone();
-        self.truth.spawned(task, &name, gpus)?;
+        self.spawn(index, task, gpus)?;
         if dies {
             self.crash_starter(index);
-            return Ok(());
+        } else if let Some(node) = self.nodes.get_mut(index) {
+            node.starter.records.entry(task).or_insert(TaskStatus::Intended);
         }
-        if let Some(node) = self.nodes.get_mut(index) {
-            node.starter.records.insert(task, TaskStatus::Intended);
-        }
+        Ok(())
+    }
+
+    /// A shim begins a task.
+    fn spawn(&mut self, index: usize, task: TaskId, gpus: Vec<GpuUuid>) -> Result<(), String> {
+        let Some(node) = self.nodes.get(index) else { return Ok(()) };
+        let (name, boot) = (node.name.clone(), node.boot);
+        self.truth.spawned(task, &name, gpus)?;
         let delay = short(&mut self.rng);
         self.after(delay, Happening::Executed { node: index, task, boot });
         let runs = self.rng.u64(50..20_000);
@@ -242,8 +254,10 @@ impl World {
         let Some(node) = self.nodes.get_mut(index).filter(|node| node.boot == boot) else {
             return Ok(());
         };
-        // The shim writes its record whether or not its starter lives.
-        node.starter.records.insert(task, status.clone());
+        // The shim writes its record whether or not its starter lives; one without an intent
+        // belongs to a start that was never begun.
+        let Some(record) = node.starter.records.get_mut(&task) else { return Ok(()) };
+        *record = status.clone();
         if !node.starter.up {
             return Ok(());
         }

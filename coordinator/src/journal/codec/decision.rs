@@ -25,7 +25,7 @@ pub(super) fn message(decision: &Decision) -> Option<wire::Decision> {
             Kind::NodeAdmitted(NodeAdmitted { node: node.to_string(), name: name.to_string() })
         }
         Decision::NodeRefreshed { node, facts } => {
-            let facts = Some(parts::facts_message(facts));
+            let facts = Some(facts.clone().into());
             Kind::NodeRefreshed(NodeRefreshed { node: node.to_string(), facts })
         }
         Decision::DrainBegan { node, by, reason } => {
@@ -103,7 +103,7 @@ pub(super) fn from_message(kind: Kind) -> Result<Decision, WireError> {
         },
         Kind::NodeRefreshed(m) => Decision::NodeRefreshed {
             node: parsed(&m.node, "NodeRefreshed.node")?,
-            facts: parts::facts(required(m.facts, "NodeRefreshed.facts")?)?,
+            facts: required(m.facts, "NodeRefreshed.facts")?.try_into()?,
         },
         Kind::DrainBegan(m) => Decision::DrainBegan {
             node: parsed(&m.node, "DrainBegan.node")?,

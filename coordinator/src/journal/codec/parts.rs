@@ -1,23 +1,9 @@
 //! The parts that records and snapshots share.
 
-use scheduler_core::{JobOutcome, NodeFacts, Outcome, Place, Policy, StopReason};
-use tidegate_model::{Gpu, NodeId, Span, UserId};
+use scheduler_core::{JobOutcome, Outcome, Place, Policy, StopReason};
+use tidegate_model::{NodeId, Span, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, parsed};
-
-pub(in crate::journal) fn facts_message(facts: &NodeFacts) -> wire::NodeFacts {
-    let NodeFacts { boot_id, gpus, gpu_note, address, block, only_user } = facts.clone();
-    let gpus = gpus.into_iter().map(Into::into).collect();
-    let only_uid = only_user.map(|user| user.0);
-    wire::NodeFacts { boot_id, gpus, gpu_note, address, block, only_uid }
-}
-
-pub(in crate::journal) fn facts(message: wire::NodeFacts) -> Result<NodeFacts, WireError> {
-    let wire::NodeFacts { boot_id, gpus, gpu_note, address, block, only_uid } = message;
-    let gpus = gpus.into_iter().map(Gpu::try_from).collect::<Result<_, _>>()?;
-    let only_user = only_uid.map(UserId);
-    Ok(NodeFacts { boot_id, gpus, gpu_note, address, block, only_user })
-}
 
 pub(in crate::journal) fn place_message(place: &Place) -> wire::Place {
     let gpus = place.gpus.iter().map(ToString::to_string).collect();
