@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use scheduler_core::{Broken, Core, Decision, Event, Observation, Refusal, Stamp};
+use scheduler_core::{Broken, Core, Decision, Event, NodeState, Observation, Refusal, Stamp};
 use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, NodeId, NodeName, Timestamp};
 use tidegate_proto::link::NodePlan;
 
@@ -138,9 +138,24 @@ impl<J: Journal> Engine<J> {
     }
 
     /// Notes what is never journaled.
-    pub fn observe(&mut self, now: Timestamp, observation: &Observation) {
-        self.last = self.last.max(now);
-        self.core.observe(self.last, observation);
+    pub fn observe(&mut self, at: Timestamp, observation: &Observation) {
+        self.core.observe(at, observation);
+    }
+
+    /// Whether a node has not been heard for the policy's span.
+    #[must_use]
+    pub fn anyone_silent(&self) -> bool {
+        let nodes = self.core.books().nodes.keys();
+        let unreachable = Some(NodeState::Unreachable);
+        nodes.into_iter().any(|node| self.core.node_state(self.last, *node) == unreachable)
+    }
+
+    /// Whether this node has not been heard for the policy's span.
+    #[must_use]
+    pub fn is_silent(&self, node: &NodeName) -> bool {
+        let node = self.core.books().node_named(node);
+        let state = node.and_then(|node| self.core.node_state(self.last, node.id));
+        state == Some(NodeState::Unreachable)
     }
 
     /// The node's plan as it stands, for an agent that has just connected.

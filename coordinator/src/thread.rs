@@ -2,13 +2,14 @@
 //! lets the outcome of a turn be seen only after the turn is durable.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use scheduler_core::{Event, Observation};
-use tidegate_model::NodeName;
+use tidegate_model::{NodeName, Timestamp};
 use tidegate_proto::link::NodePlan;
 use tokio::sync::{oneshot, watch};
 
@@ -51,8 +52,8 @@ pub enum Message {
         /// What happened.
         event: Event,
     },
-    /// A node's heartbeat.
-    Heard(Session, NodeName),
+    /// Somebody is heard whose silence has been noticed.
+    SilentHeard,
     /// A node's agent has connected.
     Connected(Session, NodeName, PlanSlot),
     /// A reader waits for a view.
@@ -75,8 +76,20 @@ pub struct NotTaken;
 #[derive(Debug, Clone)]
 pub struct Handle {
     sender: SyncSender<Message>,
+    clock: Clock,
+    heard: Arc<Heard>,
     /// What readers see.
     pub views: Arc<Views>,
+}
+
+/// Heartbeats since the engine last looked. A thousand agents would wake it two hundred times a
+/// second to tell it nothing: it looks when something happens, or when somebody seems silent.
+#[derive(Debug, Default)]
+struct Heard {
+    /// One entry a node. Orders nothing: the newest instant stands.
+    nodes: Mutex<BTreeMap<NodeName, (Session, Timestamp)>>,
+    /// Somebody is silent: the next heartbeat may be theirs, and work may wait for it.
+    anyone_silent: AtomicBool,
 }
 
 impl Handle {
@@ -86,6 +99,21 @@ impl Handle {
     /// If the channel is full or the engine has stopped; the sender tries again.
     pub fn send(&self, message: Message) -> Result<(), NotTaken> {
         self.sender.try_send(message).map_err(|_full_or_gone| NotTaken)
+    }
+
+    /// Notes a heartbeat.
+    ///
+    /// # Errors
+    /// If the engine must know at once and takes no message; the link is then closed.
+    pub fn heard(&self, session: Session, node: &NodeName) -> Result<(), NotTaken> {
+        let now = self.clock.now();
+        let mut nodes = self.heard.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.insert(node.clone(), (session, now));
+        drop(nodes);
+        if self.heard.anyone_silent.load(Ordering::Relaxed) {
+            self.send(Message::SilentHeard)?;
+        }
+        Ok(())
     }
 
     /// Asks, and waits for the durable answer.
@@ -110,11 +138,13 @@ pub fn spawn<J: Journal + Send + 'static>(
 ) -> std::io::Result<(Handle, JoinHandle<Result<(), EngineError>>)> {
     let (sender, messages) = sync_channel(MAX_WAITING);
     let views = Arc::new(Views::default());
-    let handle = Handle { sender, views: Arc::clone(&views) };
+    let heard = Arc::new(Heard::default());
+    let handle = Handle { sender, clock, heard: Arc::clone(&heard), views: Arc::clone(&views) };
     let desk = Desk {
         engine,
         clock,
         space,
+        heard,
         views,
         links: BTreeMap::new(),
         closed: None,
@@ -129,6 +159,7 @@ struct Desk<J> {
     engine: Engine<J>,
     clock: Clock,
     space: Space,
+    heard: Arc<Heard>,
     views: Arc<Views>,
     links: BTreeMap<NodeName, (Session, PlanSlot)>,
     closed: Option<String>,
@@ -189,11 +220,7 @@ impl<J: Journal> Desk<J> {
             Message::Report { session, node, event } if self.is_current(session, &node) => {
                 intake.events.push(event);
             }
-            Message::Heard(session, node) if self.is_current(session, &node) => {
-                let now = self.clock.now();
-                self.engine.observe(now, &Observation::NodeHeard { node });
-            }
-            Message::Report { session, node, .. } | Message::Heard(session, node) => {
+            Message::Report { session, node, .. } => {
                 tracing::debug!(%node, ?session, "an older connection still speaks");
             }
             Message::Connected(session, node, slot) => {
@@ -203,7 +230,7 @@ impl<J: Journal> Desk<J> {
                     intake.connected.push(node);
                 }
             }
-            Message::ViewWanted => {}
+            Message::ViewWanted | Message::SilentHeard => {}
             Message::Stop => intake.stop = true,
         }
     }
@@ -232,12 +259,14 @@ impl<J: Journal> Desk<J> {
     }
 
     fn turn(&mut self, mut intake: Intake) -> Result<(), EngineError> {
+        let returned = self.note_heartbeats();
         let now = self.clock.now();
-        if self.engine.next_deadline().is_some_and(|at| at <= now) {
+        if returned || self.engine.next_deadline().is_some_and(|at| at <= now) {
             intake.events.push(Event::DeadlineReached);
         }
         let Outcome { answers, plans } = self.engine.turn(now, &intake.events)?;
         // From here on the turn is durable, and may be seen.
+        self.heard.anyone_silent.store(self.engine.anyone_silent(), Ordering::Relaxed);
         for node in intake.connected {
             let plan = self.engine.plan_of(&node);
             self.post(&node, plan);
@@ -254,6 +283,21 @@ impl<J: Journal> Desk<J> {
             self.views.publish(asked, self.view());
         }
         self.engine.snapshot_if_due()
+    }
+
+    /// Takes the heartbeats since the last turn. Whether somebody is back who was silent.
+    fn note_heartbeats(&mut self) -> bool {
+        let mut nodes = self.heard.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = std::mem::take(&mut *nodes);
+        drop(nodes);
+        let mut returned = false;
+        for (node, (session, at)) in heard {
+            if self.is_current(session, &node) {
+                returned |= self.engine.is_silent(&node);
+                self.engine.observe(at, &Observation::NodeHeard { node });
+            }
+        }
+        returned
     }
 
     fn post(&self, node: &NodeName, plan: Option<NodePlan>) {

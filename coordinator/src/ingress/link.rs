@@ -1,6 +1,7 @@
 //! The agents' link: hello, welcome, then reports up and whole plans down.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,15 +11,12 @@ use tidegate_model::{ClusterId, Epoch, NodeName, TaskId};
 use tidegate_proto::link::{Hello, NodePlan, Report};
 use tidegate_proto::{required, v1};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::status;
-use crate::thread::{Handle, Message, Session};
-
-/// Messages to one agent that may wait in its stream: the welcome, a plan, a few log reads. Plans
-/// do not pile up: only the newest waits, in its slot.
-const MAX_OUTGOING: usize = 4;
+use crate::thread::{Handle, Message, NotTaken, Session};
 
 /// Log reads one node may have under way: more than one screen of people never asks for.
 const MAX_LOG_READS: usize = 32;
@@ -108,7 +106,7 @@ pub struct LinkService {
 
 #[tonic::async_trait]
 impl v1::agent_link_server::AgentLink for LinkService {
-    type ConnectStream = ReceiverStream<Result<v1::ToAgent, Status>>;
+    type ConnectStream = Outgoing;
 
     async fn connect(
         &self,
@@ -125,7 +123,7 @@ impl v1::agent_link_server::AgentLink for LinkService {
         self.check(&hello, &node)?;
 
         let session = self.links.next_session();
-        let (outgoing, stream) = mpsc::channel(MAX_OUTGOING);
+        let (complain, errors) = mpsc::channel(1);
         let (slot, plans) = watch::channel(None);
         let (log_asks, log_requests) = mpsc::channel(MAX_LOG_READS);
         let reads = LogReads::default();
@@ -137,10 +135,9 @@ impl v1::agent_link_server::AgentLink for LinkService {
         self.engine.send(connected).map_err(|away| Status::unavailable(away.to_string()))?;
         let welcome = v1::Welcome { cluster: self.cluster.to_string(), epoch: self.epoch.0 };
         tracing::info!(%node, version = hello.agent_version, "agent connected");
-        tokio::spawn(speak(outgoing.clone(), welcome, plans, log_requests));
         let listening = Listening { engine: self.engine.clone(), session, node, reads };
-        tokio::spawn(listening.run(incoming, outgoing));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        tokio::spawn(listening.run(incoming, complain));
+        Ok(Response::new(outgoing(welcome, plans, log_requests, errors)))
     }
 }
 
@@ -164,36 +161,28 @@ impl LinkService {
     }
 }
 
-/// Writes to one agent until its stream ends.
-async fn speak(
-    outgoing: mpsc::Sender<Result<v1::ToAgent, Status>>,
+/// What goes to one agent: the welcome, then each plan that is news when the stream has room for it
+/// and the log reads; an error of the other direction ends it.
+fn outgoing(
     welcome: v1::Welcome,
-    mut plans: watch::Receiver<Option<Arc<NodePlan>>>,
-    mut log_requests: mpsc::Receiver<v1::ReadNodeLog>,
-) {
+    plans: watch::Receiver<Option<Arc<NodePlan>>>,
+    log_requests: mpsc::Receiver<v1::ReadNodeLog>,
+    errors: mpsc::Receiver<Status>,
+) -> Outgoing {
     use v1::to_agent::Message as To;
-    let mut next = To::Welcome(welcome);
-    loop {
-        let message = v1::ToAgent { message: Some(next) };
-        if outgoing.send(Ok(message)).await.is_err() {
-            return;
-        }
-        next = loop {
-            tokio::select! {
-                changed = plans.changed() => {
-                    // The slot goes when a newer connection takes its place.
-                    if changed.is_err() { return; }
-                    let plan = plans.borrow_and_update().clone();
-                    if let Some(plan) = plan {
-                        break To::Plan(NodePlan::clone(&plan).into());
-                    }
-                }
-                Some(ask) = log_requests.recv() => break To::ReadLog(ask),
-                () = outgoing.closed() => return,
-            }
-        };
-    }
+    let message = |message| Ok(v1::ToAgent { message: Some(message) });
+    let welcome = tokio_stream::once(message(To::Welcome(welcome)));
+    let plans = WatchStream::from_changes(plans).filter_map(move |plan| {
+        let plan = NodePlan::clone(plan.as_deref()?);
+        Some(message(To::Plan(plan.into())))
+    });
+    let reads = ReceiverStream::new(log_requests).map(move |ask| message(To::ReadLog(ask)));
+    let errors = ReceiverStream::new(errors).map(Err);
+    Box::pin(welcome.chain(plans.merge(reads).merge(errors)))
 }
+
+/// The direction to the agent.
+pub type Outgoing = Pin<Box<dyn Stream<Item = Result<v1::ToAgent, Status>> + Send>>;
 
 /// Reads from one agent until its stream ends.
 struct Listening {
@@ -204,11 +193,7 @@ struct Listening {
 }
 
 impl Listening {
-    async fn run(
-        self,
-        mut incoming: Streaming<v1::FromAgent>,
-        outgoing: mpsc::Sender<Result<v1::ToAgent, Status>>,
-    ) {
+    async fn run(self, mut incoming: Streaming<v1::FromAgent>, complain: mpsc::Sender<Status>) {
         loop {
             let heard = match incoming.message().await {
                 Ok(Some(message)) => self.hear(message),
@@ -219,7 +204,7 @@ impl Listening {
             };
             if let Err(status) = heard {
                 tracing::warn!(node = %self.node, why = status.message(), "link closed");
-                drop(outgoing.try_send(Err(status)));
+                drop(complain.try_send(status));
                 break;
             }
         }
@@ -232,8 +217,11 @@ impl Listening {
             From::Hello(_) => Err(Status::invalid_argument("Hello comes once, first")),
             From::Report(report) => {
                 let report = Report::try_from(report).map_err(|error| status::malformed(&error))?;
-                let message = self.message(report);
-                self.engine.send(message).map_err(|away| Status::unavailable(away.to_string()))
+                let heard = match self.event(report) {
+                    Some(event) => self.report(event),
+                    None => self.engine.heard(self.session, &self.node),
+                };
+                heard.map_err(|away| Status::unavailable(away.to_string()))
             }
             From::LogChunk(chunk) => {
                 let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -245,19 +233,19 @@ impl Listening {
         }
     }
 
-    fn message(&self, report: Report) -> Message {
+    fn report(&self, event: Event) -> Result<(), NotTaken> {
         let (session, node) = (self.session, self.node.clone());
+        self.engine.send(Message::Report { session, node, event })
+    }
+
+    /// What a report says; none if it is a heartbeat.
+    fn event(&self, report: Report) -> Option<Event> {
         let Report { complete, facts, tasks, applied: _ } = report;
         if !complete && facts.is_none() && tasks.is_empty() {
-            return Message::Heard(session, node);
+            return None;
         }
-        let event = Event::NodeReported {
-            node: node.clone(),
-            complete,
-            facts,
-            tasks: tasks.into_iter().collect(),
-        };
-        Message::Report { session, node, event }
+        let (node, tasks) = (self.node.clone(), tasks.into_iter().collect());
+        Some(Event::NodeReported { node, complete, facts, tasks })
     }
 }
 

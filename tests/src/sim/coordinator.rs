@@ -316,8 +316,14 @@ impl World {
         }
         let now = self.at();
         let Report { complete, facts, tasks, applied: _ } = report;
-        if let Some(engine) = self.coordinator.engine.as_mut() {
+        let engine = self.coordinator.engine.as_mut();
+        let returned = engine.is_some_and(|engine| {
+            let silent = engine.is_silent(&name);
             engine.observe(now, &Observation::NodeHeard { node: name.clone() });
+            silent
+        });
+        if returned {
+            self.tell(Event::DeadlineReached);
         }
         if complete || facts.is_some() || !tasks.is_empty() {
             let tasks = tasks.into_iter().collect();
