@@ -1,11 +1,12 @@
 //! A full disk must not lose what was accepted: a reserve is set aside while there is room, new
 //! work is refused before the room runs out, and ends and releases go on into the reserve.
 
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 use tidegate_model::Bytes;
@@ -36,12 +37,9 @@ impl Space {
     /// # Errors
     /// If there is no room for it; the coordinator then starts closed to new work.
     pub fn set_aside(&self) -> io::Result<()> {
-        let path = &self.reserve;
-        let options =
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).clone();
-        let length = i64::try_from(RESERVE.0).map_err(io::Error::other)?;
-        let allocate = |file| fallocate(file, FallocateFlags::empty(), 0, length);
-        let allocated = options.open(path).and_then(|file| Ok(allocate(file)?));
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let allocated = options.open(&self.reserve).and_then(|file| allocate(&file));
         if allocated.is_err() {
             self.release();
         }
@@ -75,6 +73,49 @@ impl Space {
                 self.low_water
             ));
         }
-        (!self.reserve.exists()).then(|| "the disk was full; the reserve is in use".to_owned())
+        if self.reserve.exists() || self.set_aside().is_ok() {
+            return None;
+        }
+        Some(format!("there is no room at {} for the reserve of {RESERVE}", dir.display()))
+    }
+}
+
+fn allocate(mut file: &File) -> io::Result<()> {
+    let length = i64::try_from(RESERVE.0).map_err(io::Error::other)?;
+    match fallocate(file, FallocateFlags::empty(), 0, length) {
+        // Not every file system can; zeros take the room as well.
+        Err(Errno::EOPNOTSUPP) => {
+            io::copy(&mut io::repeat(0).take(RESERVE.0), &mut file)?;
+            file.sync_all()
+        }
+        other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_is_set_aside_again_when_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store.redb");
+        let space = Space::new(&store, Bytes(1), None);
+        space.set_aside().unwrap();
+        assert_eq!(space.closed(), None);
+        space.release();
+        assert_eq!(space.closed(), None);
+        assert_eq!(fs::metadata(dir.path().join("store.reserve")).unwrap().len(), RESERVE.0);
+    }
+
+    #[test]
+    fn too_little_room_and_a_store_at_its_limit_close_it_with_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store.redb");
+        let told = Space::new(&store, Bytes(u64::MAX), None).closed().unwrap();
+        assert!(told.contains("less than the"), "{told}");
+        fs::write(&store, [0; 2048]).unwrap();
+        let told = Space::new(&store, Bytes(1), Some(Bytes(2048))).closed();
+        assert_eq!(told.as_deref(), Some("the store has grown to its limit of 2KiB"));
     }
 }
