@@ -205,16 +205,20 @@ impl<J: Journal> Engine<J> {
         self.since_snapshot = self.since_snapshot.saturating_add(records);
     }
 
-    /// Nodes whose plan may have changed: those of every attempt decided on, and the one that
-    /// reported (what it holds decides what it is told to forget).
+    /// Nodes whose plan may have changed: the one that reported (what it holds decides what it is
+    /// told to forget), that of a task, those of a gang. Not all of a gang for each of its tasks:
+    /// a thousand nodes that report one after the other would cost a million plans.
     fn touch(&self, event: &Event, decisions: &[Decision], touched: &mut BTreeSet<NodeId>) {
         let books = self.core.books();
         if let Event::NodeReported { node, .. } = event {
             touched.extend(books.node_named(node).map(|node| node.id));
         }
-        for attempt in decisions.iter().filter_map(Decision::attempt) {
-            let tasks = books.attempt(attempt).map(|attempt| attempt.tasks.iter());
-            touched.extend(tasks.into_iter().flatten().map(|task| task.place.node));
+        for decision in decisions {
+            if let Some(task) = decision.task() {
+                touched.extend(books.task(task).map(|task| task.place.node));
+            } else if let Some(attempt) = decision.attempt().and_then(|id| books.attempt(id)) {
+                touched.extend(attempt.tasks.iter().map(|task| task.place.node));
+            }
         }
     }
 }

@@ -159,6 +159,20 @@ impl Decision {
         }
     }
 
+    /// The task it is about, if it is about one.
+    #[must_use]
+    pub fn task(&self) -> Option<TaskId> {
+        if let Self::TaskPrepared { task, .. }
+        | Self::TaskStarted(task)
+        | Self::TaskEnded { task, .. }
+        | Self::TaskReleased(task) = self
+        {
+            Some(*task)
+        } else {
+            None
+        }
+    }
+
     /// The attempt it is about, if it is about one.
     #[must_use]
     pub fn attempt(&self) -> Option<AttemptId> {

@@ -4,6 +4,7 @@
 //! waits for conditions, `figures` reduces measurements. The suites are in `suites/`, the demo in
 //! `demo`, what measures against the goals in `bench`.
 
+pub mod bench;
 pub mod binaries;
 pub mod client;
 pub mod cluster;
