@@ -23,6 +23,10 @@ use crate::view::{View, Views};
 /// "unavailable" and tried again by its sender.
 pub const MAX_WAITING: usize = 4096;
 
+/// A view of 100,000 jobs takes milliseconds to copy. After one the engine does other things for
+/// this many times as long, so that readers take at most a tenth of its time.
+const VIEW_REST: u32 = 10;
+
 /// How often the room on disk is looked at, at most.
 const SPACE_EVERY: Duration = Duration::from_secs(1);
 
@@ -149,6 +153,7 @@ pub fn spawn<J: Journal + Send + 'static>(
         links: BTreeMap::new(),
         closed: None,
         space_seen: None,
+        next_view: None,
     };
     let thread = std::thread::Builder::new().name("engine".to_owned());
     Ok((handle, thread.spawn(move || desk.run(&messages))?))
@@ -164,6 +169,7 @@ struct Desk<J> {
     links: BTreeMap<NodeName, (Session, PlanSlot)>,
     closed: Option<String>,
     space_seen: Option<Instant>,
+    next_view: Option<Instant>,
 }
 
 /// The messages of one turn: events in order, and who waits for which.
@@ -202,8 +208,12 @@ impl<J: Journal> Desk<J> {
     }
 
     fn wait(&self, messages: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
-        match self.engine.next_deadline() {
-            Some(at) => messages.recv_timeout(at.since(self.clock.now()).into()),
+        let deadline = self.engine.next_deadline().map(|at| at.since(self.clock.now()).into());
+        let reader = self.views.unanswered().map(|_asked| {
+            self.next_view.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
+        });
+        match deadline.into_iter().chain(reader).min() {
+            Some(timeout) => messages.recv_timeout(timeout),
             None => messages.recv().map_err(|_disconnected| RecvTimeoutError::Disconnected),
         }
     }
@@ -279,10 +289,18 @@ impl<J: Journal> Desk<J> {
                 drop(reply.send(Ok(answer.clone())));
             }
         }
-        if let Some(asked) = self.views.unanswered() {
-            self.views.publish(asked, self.view());
-        }
+        self.publish();
         self.engine.snapshot_if_due()
+    }
+
+    /// Answers the readers that wait, unless the last answer was just now.
+    fn publish(&mut self) {
+        let began = Instant::now();
+        let Some(asked) = self.views.unanswered() else { return };
+        if self.next_view.is_none_or(|at| began >= at) {
+            self.views.publish(asked, self.view());
+            self.next_view = began.checked_add(began.elapsed().saturating_mul(VIEW_REST));
+        }
     }
 
     /// Takes the heartbeats since the last turn. Whether somebody is back who was silent.
