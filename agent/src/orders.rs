@@ -1,6 +1,6 @@
 //! What has been asked of the starter on this connection, so that nothing is asked twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::TaskId;
 use tidegate_proto::link::{Launch, Stop};
@@ -17,7 +17,7 @@ pub(crate) enum Outcome {
     Forgotten(TaskId),
     /// Nothing of the start was recorded.
     StartRefused(TaskId, String),
-    /// Asked again when it is next looked at.
+    /// Asked again after [`Orders::retry`].
     Refused(TaskId, String),
 }
 
@@ -35,13 +35,21 @@ pub(crate) struct Orders {
     last_id: u64,
     /// Not answered yet.
     open: BTreeMap<u64, (TaskId, Asked)>,
-    /// The last thing asked of each task, unless it was refused.
+    /// The last thing asked of each task.
     asked: BTreeMap<TaskId, Asked>,
+    /// What was asked of these cannot be done now.
+    refused: BTreeSet<TaskId>,
 }
 
 impl Orders {
     pub(crate) fn over(outbox: mpsc::Sender<Request>) -> Self {
-        Self { outbox, last_id: 0, open: BTreeMap::new(), asked: BTreeMap::new() }
+        Self {
+            outbox,
+            last_id: 0,
+            open: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            refused: BTreeSet::new(),
+        }
     }
 
     /// Whether the starter has been handed the start now.
@@ -62,15 +70,26 @@ impl Orders {
 
     pub(crate) fn answered(&mut self, id: u64, refused: Option<String>) -> Outcome {
         let Some((task, asked)) = self.open.remove(&id) else { return Outcome::Done };
-        let over = refused.is_some() || asked == Asked::Forget;
+        let over = asked == Asked::Start && refused.is_some()
+            || asked == Asked::Forget && refused.is_none();
         if over && self.asked.get(&task) == Some(&asked) {
             self.asked.remove(&task);
+        } else if refused.is_some() {
+            self.refused.insert(task);
         }
         match (asked, refused) {
             (Asked::Forget, None) => Outcome::Forgotten(task),
             (Asked::Start | Asked::Stop(..), None) => Outcome::Done,
             (Asked::Start, Some(why)) => Outcome::StartRefused(task, why),
             (Asked::Stop(..) | Asked::Forget, Some(why)) => Outcome::Refused(task, why),
+        }
+    }
+
+    /// Lets what was refused be asked once more. At the heartbeat's pace: what the starter cannot
+    /// do now it cannot do a millisecond later.
+    pub(crate) fn retry(&mut self) {
+        for task in std::mem::take(&mut self.refused) {
+            self.asked.remove(&task);
         }
     }
 

@@ -1,8 +1,9 @@
 //! The coordinator's one configuration file. Every key has a default that works on one machine.
 //! Policy (budgets, limits) is not here: it enters as events and is journaled.
 
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+use std::{fmt, fs};
 
 use scheduler_core::Policy;
 use serde::Deserialize;
@@ -89,8 +90,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], in one line.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text =
+            read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|why| ConfigError::Invalid { path: path.to_owned(), why })
     }
 
@@ -107,6 +108,21 @@ impl Config {
         let raw: Raw = toml::Value::Table(table).try_into().map_err(|error| one_line(&error))?;
         checked(raw)
     }
+}
+
+/// Most bytes of a configuration: far above any that a person writes.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let most = MAX_CONFIG_BYTES.saturating_add(1);
+    fs::File::open(path)?.take(most).read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|length| length > MAX_CONFIG_BYTES) {
+        return Err(io::Error::other(format!(
+            "over {MAX_CONFIG_BYTES} bytes; no configuration is"
+        )));
+    }
+    Ok(text)
 }
 
 fn one_line(error: &toml::de::Error) -> String {
@@ -132,6 +148,14 @@ fn checked(raw: Raw) -> Result<Config, String> {
         .iter()
         .map(|name| field("local_nodes", name))
         .collect::<Result<Vec<NodeName>, _>>()?;
+    if local_nodes.is_empty() {
+        return Err("local_nodes: empty; name at least one node of this host".to_owned());
+    }
+    let mut once = local_nodes.clone();
+    once.sort();
+    if let Some([twice, _]) = once.windows(2).find(|pair| pair.first() == pair.last()) {
+        return Err(format!("local_nodes: {twice} is named twice; name each once"));
+    }
     let low_water = raw.low_water.unwrap_or_else(|| "64MiB".to_owned());
     let store_limit =
         raw.store_limit.as_deref().map(|text| field("store_limit", text)).transpose()?;
@@ -151,7 +175,7 @@ fn policy(raw: RawPolicy, coordinator: UserId) -> Result<Policy, String> {
         text.map_or(Ok(default), |text| field(key, &text))
     };
     let admins = raw.admins.map(|uids| uids.into_iter().map(UserId).collect());
-    Ok(Policy {
+    let policy = Policy {
         start_timeout: span("start_timeout", raw.start_timeout, default.start_timeout)?,
         restart_backoff: span("restart_backoff", raw.restart_backoff, default.restart_backoff)?,
         restart_backoff_max: span(
@@ -164,7 +188,9 @@ fn policy(raw: RawPolicy, coordinator: UserId) -> Result<Policy, String> {
         silent_after: span("silent_after", raw.silent_after, default.silent_after)?,
         max_live_jobs: raw.max_live_jobs.unwrap_or(default.max_live_jobs),
         admins: admins.unwrap_or_else(|| [coordinator].into()),
-    })
+    };
+    policy.check().map_err(|why| format!("initial_policy.{why}"))?;
+    Ok(policy)
 }
 
 fn field<T: std::str::FromStr>(key: &'static str, text: &str) -> Result<T, String>
@@ -229,6 +255,12 @@ mod tests {
         check("[initial_policy]\nadmin = []", "did you mean initial_policy.admins?");
         check("low_water = \"5\"", "low_water: \"5\" is not a size: expected a form like 512KiB");
         check("local_nodes = [\"A B\"]", "local_nodes: \"A B\" is not a name");
+        check("local_nodes = []", "local_nodes: empty; name at least one node");
+        check("local_nodes = [\"a\", \"a\"]", "local_nodes: a is named twice");
+        check(
+            "[initial_policy]\nsilent_after = \"0\"",
+            "initial_policy.silent_after: 0 given; 1s to 1h is accepted",
+        );
         check("store = 5", "invalid type: integer");
         check("store = ", "TOML parse error");
     }

@@ -20,6 +20,7 @@ struct Args {
 
 #[allow(clippy::print_stdout, clippy::print_stderr, reason = "what the person who starts it sees")]
 fn main() -> ExitCode {
+    say_panics_in_one_line();
     let args = Args::parse();
     let loaded = match &args.config {
         Some(path) => Config::load(path).map_err(anyhow::Error::from),
@@ -50,4 +51,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A panic is a broken invariant, of ours or of a library over a damaged file. The process ends;
+/// nothing of the turn was seen by anybody.
+#[allow(clippy::print_stderr, reason = "what the person who starts it sees")]
+fn say_panics_in_one_line() {
+    std::panic::set_hook(Box::new(|panic| {
+        let words = panic.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        eprintln!(
+            "error: an invariant is broken: {words}; a restart restores, and if this is said at \
+             the start, the store is damaged: put a copy of it back"
+        );
+    }));
 }

@@ -103,6 +103,7 @@ fn start_engine(config: &Config) -> anyhow::Result<Started> {
     let mut engine = engine.with_context(|| format!("{store} cannot be restored"))?;
     let clock = clock.context("the clock was not started")?;
     if engine.epoch() == Epoch(1) {
+        tracing::warn!(%store, "a new store: a new cluster, which knows of nothing that ran before");
         let policy = Event::PolicyChanged(config.initial_policy.clone());
         engine.turn(clock.now(), &[policy])?;
     }

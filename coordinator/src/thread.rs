@@ -254,6 +254,11 @@ impl<J: Journal> Desk<J> {
         if !matches!(event, Event::JobSubmitted { .. }) {
             return None;
         }
+        self.look_at_space();
+        self.closed.clone().map(Closed)
+    }
+
+    fn look_at_space(&mut self) {
         if self.space_seen.is_none_or(|seen| seen.elapsed() >= SPACE_EVERY) {
             self.space_seen = Some(Instant::now());
             let closed = self.space.closed();
@@ -265,7 +270,6 @@ impl<J: Journal> Desk<J> {
             }
             self.closed = closed;
         }
-        self.closed.clone().map(Closed)
     }
 
     fn turn(&mut self, mut intake: Intake) -> Result<(), EngineError> {
@@ -298,6 +302,7 @@ impl<J: Journal> Desk<J> {
         let began = Instant::now();
         let Some(asked) = self.views.unanswered() else { return };
         if self.next_view.is_none_or(|at| began >= at) {
+            self.look_at_space();
             self.views.publish(asked, self.view());
             self.next_view = began.checked_add(began.elapsed().saturating_mul(VIEW_REST));
         }

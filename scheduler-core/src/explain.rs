@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{GpuCount, JobId, Timestamp};
+use tidegate_model::{GpuCount, JobId, TaskSeen, Timestamp};
 
 use crate::books::{Attempt, AttemptState, Books, Job, JobState};
 use crate::decide::place::{idle_offers, waits_for_ends};
@@ -141,6 +141,18 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
                 node.name, node.name
             ));
         }
+    }
+    let missing = attempt.tasks().filter(|(id, task)| {
+        let node = seen.node(task.place.node);
+        task.exit.is_none() && node.and_then(|node| node.tasks.get(id)) == Some(&TaskSeen::Missing)
+    });
+    for (id, task) in missing {
+        let node = books.nodes.get(&task.place.node).map(|node| &node.name);
+        let node = node.map_or_else(|| task.place.node.to_string(), ToString::to_string);
+        lines.push(format!(
+            "the agent of {node} has no record of {id}, which may still run; end the agent, see to \
+             it that nothing runs, then `tidegate node lost {node}`"
+        ));
     }
     let numbers = [
         ("attempt", u64::from(attempt.id.number)),

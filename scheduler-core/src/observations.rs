@@ -97,8 +97,9 @@ impl Observations {
         }
         for (task, state) in tasks {
             match state {
-                TaskSeen::Gone | TaskSeen::Missing => seen.tasks.remove(task),
-                TaskSeen::Prepared { .. }
+                TaskSeen::Gone => seen.tasks.remove(task),
+                TaskSeen::Missing
+                | TaskSeen::Prepared { .. }
                 | TaskSeen::Starting
                 | TaskSeen::Running
                 | TaskSeen::Ended { .. } => seen.tasks.insert(*task, state.clone()),

@@ -41,6 +41,31 @@ impl Default for Policy {
 }
 
 impl Policy {
+    /// Holds the values against their bounds.
+    ///
+    /// # Errors
+    /// The first that is outside, and what would be accepted.
+    pub fn check(&self) -> Result<(), String> {
+        let spans = [
+            ("start_timeout", self.start_timeout, Span::seconds(1), Span::hours(24)),
+            ("restart_backoff", self.restart_backoff, Span::ZERO, self.restart_backoff_max),
+            ("restart_backoff_max", self.restart_backoff_max, Span::ZERO, Span::hours(24)),
+            ("steady_after", self.steady_after, Span::ZERO, Span::hours(7 * 24)),
+            ("keep_ended", self.keep_ended, Span::hours(1), Span::hours(365 * 24)),
+            ("silent_after", self.silent_after, Span::seconds(1), Span::hours(1)),
+        ];
+        for (key, value, least, most) in spans {
+            if value < least || value > most {
+                return Err(format!("{key}: {value} given; {least} to {most} is accepted"));
+            }
+        }
+        let jobs = self.max_live_jobs;
+        if (1..=1_000_000).contains(&jobs) {
+            return Ok(());
+        }
+        Err(format!("max_live_jobs: {jobs} given; 1 to 1000000 is accepted"))
+    }
+
     /// Whether `user` may do what only admins may.
     #[must_use]
     pub fn is_admin(&self, user: UserId) -> bool {
@@ -62,6 +87,17 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_outside_its_bounds_is_refused_with_what_would_be_accepted() {
+        assert_eq!(Policy::default().check(), Ok(()));
+        let none = Policy { max_live_jobs: 0, ..Policy::default() };
+        assert_eq!(none.check().unwrap_err(), "max_live_jobs: 0 given; 1 to 1000000 is accepted");
+        let deaf = Policy { silent_after: Span::ZERO, ..Policy::default() };
+        assert_eq!(deaf.check().unwrap_err(), "silent_after: 0 given; 1s to 1h is accepted");
+        let slow = Policy { restart_backoff: Span::minutes(10), ..Policy::default() };
+        assert_eq!(slow.check().unwrap_err(), "restart_backoff: 10m given; 0 to 5m is accepted");
+    }
 
     #[test]
     fn the_pause_doubles_up_to_its_limit() {

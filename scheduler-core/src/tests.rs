@@ -157,6 +157,19 @@ fn another_boot_id_means_that_what_ran_there_is_lost() {
 }
 
 #[test]
+fn an_agent_without_its_records_loses_nothing_that_may_still_run() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit_running(8);
+    lab.report_missing(job, 0);
+    assert_eq!(lab.state(job), AttemptState::Running);
+    let lines = lab.core.explain(lab.now(), job).unwrap().lines;
+    assert!(lines.iter().any(|line| line.contains("has no record of job-1.1.0")), "{lines:?}");
+    lab.pass(Span::minutes(1));
+    lab.declare_lost(1);
+    assert_eq!(lab.state(job), AttemptState::Ended(Outcome::Lost));
+}
+
+#[test]
 fn a_cancelled_job_is_stopped_and_ends_when_its_gpus_are_free() {
     let mut lab = Lab::with_nodes(&[8]);
     let job = lab.submit_running(8);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use cluster_tests::binaries::Binaries;
 use cluster_tests::cluster::{Cluster, Plan, Role};
+use cluster_tests::processes::Daemon;
 use cluster_tests::wait::until;
 use tidegate_proto::v1;
 use tonic::Code;
@@ -54,6 +55,44 @@ async fn a_second_agent_or_starter_of_a_node_is_refused() {
         let told = second(&cluster, program, "node-0.toml");
         assert!(told.contains("another"), "{program}: {told}");
     }
+}
+
+#[tokio::test]
+async fn a_second_agent_of_a_linked_node_is_refused_and_the_job_goes_on() {
+    let cluster = cluster(&Plan::nodes(1, 2)).await;
+    let client = cluster.client().unwrap();
+    let spec = cluster.trainer("kept", 2, &["--steps", "100000"]);
+    let job = client.submit(&spec).await.unwrap();
+    let runs = |view: &v1::JobView| {
+        view.attempts.last().is_some_and(|a| a.state() == v1::AttemptState::Running)
+    };
+    client.job_until(job, MINUTE, "runs", runs).await.unwrap();
+    let before = cluster.shims();
+    // The same node, with a state directory that knows of nothing.
+    let dir = cluster.dir();
+    let config = fs::read_to_string(dir.join("node-0.toml")).unwrap();
+    let state = format!("state_dir = \"{}/node-0\"", dir.display());
+    let run = format!("run_dir = \"{}/run-0\"", dir.display());
+    assert!(config.contains(&state) && config.contains(&run), "{config}");
+    let config = config.replace(&state, &format!("state_dir = \"{}/twin\"", dir.display()));
+    let config = config.replace(&run, &format!("run_dir = \"{}/run-twin\"", dir.display()));
+    fs::write(dir.join("twin.toml"), config).unwrap();
+    let start = |program: &str| {
+        let mut command = Command::new(cluster.binaries().path(program));
+        command.arg("--config").arg(dir.join("twin.toml"));
+        command.env("TIDEGATE_NVML_SIM", dir.join("node-0.gpus.json"));
+        Daemon::start(command, &dir.join("twin.log")).unwrap()
+    };
+    let twins = [start("tidegate-starter"), start("tidegate-agent")];
+    until(MINUTE, "the second agent to be refused", async || {
+        let log = fs::read_to_string(dir.join("twin.log")).unwrap_or_default();
+        if log.contains("another agent of node-0 is linked") { Ok(()) } else { Err(log) }
+    })
+    .await
+    .unwrap();
+    assert_eq!(client.job(job).await.unwrap().attempts.len(), 1);
+    assert_eq!(cluster.shims(), before);
+    drop(twins);
 }
 
 #[tokio::test]

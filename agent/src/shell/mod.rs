@@ -307,6 +307,9 @@ impl Shell {
             reporting.heartbeat();
         }
         self.refuse_hung();
+        if let Some(orders) = &mut self.orders {
+            orders.retry();
+        }
     }
 
     /// Lets the link dial once a complete report can be made: a report that left a task out would

@@ -12,6 +12,7 @@ mod stop;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -62,7 +63,7 @@ pub fn run(dir: &TaskDir) -> anyhow::Result<()> {
         return Err(anyhow!("the task has ended already"));
     }
     // Without this file a starter may spawn a shim again; with it, never.
-    let begun = OpenOptions::new().write(true).create_new(true).open(dir.begun());
+    let begun = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.begun());
     begun.context("an earlier shim has begun this task")?;
     let intent: Intent = serde_json::from_slice(&durable::read_bounded(&intent_file)?)
         .with_context(|| format!("read {}", path.display()))?;

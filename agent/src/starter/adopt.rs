@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Flock, FlockType, Pid, PidfdFlags, fcntl_getlk, pidfd_open};
@@ -31,23 +32,42 @@ pub(super) enum Found {
 
 /// Looks at a task's directory, and at the kernel for its shim.
 pub(super) fn look(dir: &TaskDir, procs: &Procs, boot_id: &str) -> io::Result<Found> {
-    if let Some(exit) = load::<Exit>(&dir.exit())?.filter(|exit| exit.released) {
+    if let Some(exit) = exit_of(dir)?.filter(|exit| exit.released) {
         return Ok(Found::Ended(exit));
     }
     if let Some(shim) = living_shim(dir)? {
         return Ok(Found::Alive { shim });
     }
     // The shim may have finished between the two looks above.
-    let exit = load::<Exit>(&dir.exit())?;
+    let exit = exit_of(dir)?;
     if let Some(exit) = exit.clone().filter(|exit| exit.released) {
         return Ok(Found::Ended(exit));
     }
     match load::<Intent>(&dir.intent()) {
         Ok(Some(intent)) if intent.boot_id != boot_id => Ok(Found::Rebooted),
-        Ok(None) => Ok(Found::Blank),
-        Ok(Some(_)) if !dir.begun().exists() && !dir.state().exists() => Ok(Found::Unbegun),
-        // One that cannot be read may have been acted on before it was damaged.
-        Ok(Some(_)) | Err(_) => Ok(Found::Abandoned(abandoned(dir, procs, exit)?)),
+        Ok(None) if !has_begun(dir) => Ok(Found::Blank),
+        Ok(Some(_)) if !has_begun(dir) => Ok(Found::Unbegun),
+        // One that is gone or cannot be read may have been acted on before it was damaged.
+        Ok(_) | Err(_) => Ok(Found::Abandoned(abandoned(dir, procs, exit)?)),
+    }
+}
+
+fn has_begun(dir: &TaskDir) -> bool {
+    dir.begun().exists() || dir.state().exists()
+}
+
+/// The recorded end. One that cannot be read is none: the damage of one task must not keep the
+/// others of its node from being looked after.
+pub(super) fn exit_of(dir: &TaskDir) -> io::Result<Option<Exit>> {
+    match load::<Exit>(&dir.exit()) {
+        Err(why)
+            if why.kind() == io::ErrorKind::InvalidData
+                || why.kind() == io::ErrorKind::UnexpectedEof =>
+        {
+            tracing::warn!(path = %dir.exit().display(), %why, "damaged; taken as not there");
+            Ok(None)
+        }
+        read => read,
     }
 }
 
@@ -71,8 +91,11 @@ pub(super) fn abandoned(dir: &TaskDir, procs: &Procs, exit: Option<Exit>) -> io:
 }
 
 /// Keeps any shim from starting this task as long as the file is held; none if a shim is alive.
+/// An intent that is gone is made anew, empty: no shim can start from it either.
 pub(super) fn bar_shims(dir: &TaskDir) -> io::Result<Option<File>> {
-    let file = OpenOptions::new().read(true).write(true).open(dir.intent())?;
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(dir.intent())?;
     match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => Ok(None),

@@ -51,7 +51,12 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 }
 
 fn listen(path: &Path) -> io::Result<UnixListener> {
-    // Left by a starter that was killed; the lock says that it is gone.
+    if UnixStream::connect(path).is_ok() {
+        let path = path.display();
+        let why = format!("another starter serves {path}; set another run_dir");
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+    }
+    // Left by a starter that was killed.
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {

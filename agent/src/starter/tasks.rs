@@ -11,7 +11,7 @@ use tidegate_model::{Span, TaskExit, TaskId};
 use tidegate_proto::link::MAX_TASKS_PER_NODE;
 use tracing::{error, info, warn};
 
-use super::adopt::{Found, abandoned, bar_shims, look};
+use super::adopt::{Found, abandoned, bar_shims, exit_of, look};
 use super::kept_logs::KeptLogs;
 use super::protocol::{StatusRecord, TaskLine};
 use super::spawn::Spawner;
@@ -135,9 +135,15 @@ impl Tasks {
             return Ok(());
         }
         info!(%task, decision = stop.decision, grace_ms = stop.grace_ms, "stopping it");
-        let written = bytes_of(stop).and_then(|bytes| durable::publish(&path, &bytes));
-        written.map_err(|why| format!("the stop cannot be written: {why}"))?;
-        signal(&live.shim, Signal::TERM)
+        match bytes_of(stop).and_then(|bytes| durable::publish(&path, &bytes)) {
+            Ok(()) => signal(&live.shim, Signal::TERM),
+            // Its shim can no longer be told how long to wait, nor leave a record of the end.
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                warn!(%task, "its directory is gone; its shim is killed");
+                signal(&live.shim, Signal::KILL)
+            }
+            Err(why) => Err(format!("the stop cannot be written: {why}")),
+        }
     }
 
     /// Sends a signal to a task's main process.
@@ -317,8 +323,9 @@ enum Step {
 
 /// Kills what is left of a task; if nothing is, records its end.
 fn step(procs: &Procs, task: TaskId, dir: &TaskDir, sweep: &mut Sweep) -> io::Result<Step> {
+    durable::create_private_dir(dir.path())?;
     let Some(_barred) = bar_shims(dir)? else { return Ok(Step::ShimIsAlive) };
-    if let Some(exit) = load::<Exit>(&dir.exit())?.filter(|exit| exit.released) {
+    if let Some(exit) = exit_of(dir)?.filter(|exit| exit.released) {
         return Ok(Step::Clear(exit));
     }
     if !sweep.pass(procs, task, dir)? {

@@ -412,3 +412,61 @@ fn the_starter_opens_no_network_socket() {
     kill(exit.main.pid);
     assert_eq!(bench.ended(T), ExitRecord::Signaled(9));
 }
+
+#[test]
+fn a_task_whose_intent_is_gone_is_cleared_away_and_not_forgotten_alive() {
+    let mut bench = Bench::started();
+    bench.shell(T, "exec sleep 1000").unwrap();
+    let state = bench.running(T);
+    bench.kill_starter();
+    fs::remove_file(bench.task_dir(T).intent()).unwrap();
+    bench.start_starter();
+    bench.connect();
+    bench.ended(T);
+    assert!(is_gone(state.main.pid));
+}
+
+#[test]
+fn a_task_whose_directory_is_gone_can_still_be_stopped() {
+    let mut bench = Bench::started();
+    bench.shell(T, "exec sleep 1000").unwrap();
+    let state = bench.running(T);
+    fs::remove_dir_all(bench.task_dir(T).path()).unwrap();
+    bench.ask(Verb::Stop { task: task(T), decision: 1, grace_ms: 60_000 }).unwrap();
+    bench.ended(T);
+    assert!(is_gone(state.main.pid));
+}
+
+#[test]
+fn the_damaged_end_of_one_task_does_not_keep_a_starter_from_the_others() {
+    let mut bench = Bench::started();
+    bench.shell("job-2.1.0", "exec sleep 1000").unwrap();
+    bench.running("job-2.1.0");
+    bench.kill_starter();
+    plant(&bench, &boot_id());
+    fs::write(bench.task_dir(T).begun(), "").unwrap();
+    fs::write(bench.task_dir(T).exit(), "").unwrap();
+    bench.start_starter();
+    bench.connect();
+    assert_eq!(bench.ended(T), lost("its shim died before the task ran"));
+    bench.running("job-2.1.0");
+    bench.ask(Verb::Stop { task: task("job-2.1.0"), decision: 1, grace_ms: 0 }).unwrap();
+    bench.ended("job-2.1.0");
+}
+
+#[test]
+fn a_starter_does_not_take_the_socket_of_another() {
+    let bench = Bench::started();
+    let config = fs::read_to_string(bench.dir.path().join("node.toml")).unwrap();
+    let other = bench.dir.path().join("other.toml");
+    let elsewhere = bench.dir.path().join("elsewhere").display().to_string();
+    let state = bench.dir.path().join("state").display().to_string();
+    fs::write(&other, config.replace(&state, &elsewhere)).unwrap();
+    let second = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate-starter"))
+        .arg("--config")
+        .arg(&other)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("another starter serves"), "{said}");
+}

@@ -57,6 +57,13 @@ impl Links {
         Session(self.sessions.fetch_add(1, Ordering::Relaxed).saturating_add(1))
     }
 
+    /// Whether an agent of the node has an open connection. That of a process that died is closed
+    /// by the kernel at once: who comes then is the same node, not a second one.
+    fn is_linked(&self, node: &NodeName) -> bool {
+        let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.get(node).is_some_and(|reader| !reader.asks.is_closed())
+    }
+
     /// Reads a piece of a task's log from its node.
     ///
     /// # Errors
@@ -122,6 +129,10 @@ impl v1::agent_link_server::AgentLink for LinkService {
         let hello = Hello::try_from(hello).map_err(|error| status::malformed(&error))?;
         self.check(&hello, &node)?;
 
+        if self.links.is_linked(&node) {
+            let words = format!("another agent of {node} is linked; end it first");
+            return Err(Status::already_exists(words));
+        }
         let session = self.links.next_session();
         let (complain, errors) = mpsc::channel(1);
         let (slot, plans) = watch::channel(None);

@@ -74,6 +74,9 @@ fn prove(turn: &mut Turn<'_>, id: TaskId, seen: &TaskSeen) -> Result<(), Broken>
             turn.take(Decision::TaskEnded { task: id, exit, ran })?;
             turn.take(Decision::TaskReleased(id))
         }
+        // An agent that came without its records cannot know what still runs: it is kept, and
+        // explained, until the node reboots or a person says that it is lost.
+        TaskSeen::Missing if started && !ended => Ok(()),
         TaskSeen::Missing => cluster::lose_task(turn, id, "its agent has no record of it"),
         TaskSeen::Prepared { .. } | TaskSeen::Running | TaskSeen::Starting | TaskSeen::Gone => {
             Ok(())
