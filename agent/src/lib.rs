@@ -7,12 +7,13 @@
 
 mod backoff;
 pub mod config;
+pub mod daemon;
 pub mod durable;
 pub mod environment;
 pub mod ledger;
 mod ledger_file;
 mod link;
-pub mod logging;
+mod logging;
 mod logs;
 pub mod node;
 mod orders;

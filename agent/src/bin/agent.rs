@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tidegate_agent::config::Config;
-use tidegate_agent::{logging, shell};
+use tidegate_agent::{daemon, shell};
 
 /// Serves this node to a Tidegate cluster: reports its GPUs and tasks to the coordinator and does
 /// what the coordinator plans for it, through tidegate-starter. Tasks go on while it is away.
@@ -23,22 +22,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let config = match Config::load(arguments.config.as_deref()) {
-        Ok(config) => config,
-        // As for wrong arguments: starting it again would not help.
-        Err(error) => return logging::refuse(&error.into(), ExitCode::from(2)),
-    };
-    if arguments.check_config {
-        return logging::print(&config);
-    }
-    logging::to_stderr();
-    match run(&config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => logging::refuse(&error, ExitCode::FAILURE),
-    }
-}
-
-fn run(config: &Config) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(shell::run(config.clone()))
+    daemon::run(arguments.config.as_deref(), arguments.check_config, |config| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(shell::run(config.clone()))
+    })
 }
