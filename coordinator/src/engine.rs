@@ -5,13 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use scheduler_core::{Broken, Core, Decision, Event, NodeState, Observation, Refusal, Stamp};
+use scheduler_core::{
+    Broken, Core, Decision, Event, NodeState, Observation, Policy, Refusal, Stamp,
+};
 use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, NodeId, NodeName, Timestamp};
 use tidegate_proto::link::NodePlan;
 
 use crate::journal::{Entry, Journal, JournalError, codec, snapshot};
 use crate::outbox::Outbox;
-use crate::store::{self, Restored};
+use crate::store::Restored;
 
 /// Most events in one turn, and so in one append: at 100 us an event a turn stays under 30 ms.
 pub const MAX_EVENTS_PER_TURN: usize = 256;
@@ -69,22 +71,26 @@ pub struct Engine<J> {
 }
 
 impl<J: Journal> Engine<J> {
-    /// Restores the store and begins a new leadership over it. `now` tells the time from the
-    /// newest journaled instant.
+    /// Begins a new leadership over what `journal` restored to, at `at`. A new store begins with
+    /// `first_policy`, in the same append: there is never a store without one.
     ///
     /// # Errors
-    /// If the store cannot be read or written.
+    /// If the leadership could not be made durable. One that is not is none: plans of two leaders
+    /// could not be told apart.
     pub fn start(
         journal: J,
-        now: impl FnOnce(Timestamp) -> Timestamp,
+        restored: Restored,
+        at: Timestamp,
+        first_policy: &Policy,
     ) -> Result<Self, EngineError> {
-        let Restored { core, next, last, since_snapshot } = store::restore(&journal)?;
-        let outbox = Outbox::new(journal.cluster(), Epoch(0));
-        let at = now(last);
+        let Restored { core, next, last, since_snapshot } = restored;
+        let mut events = vec![Event::LeaderStarted];
+        if core.books().epoch.is_none() {
+            events.push(Event::PolicyChanged(first_policy.clone()));
+        }
+        let outbox = Outbox::new(journal.cluster());
         let mut engine = Self { core, journal, outbox, next, last, since_snapshot };
-        // A leadership that is not durable is none: plans of two leaders could not be told apart.
-        engine.turn(at, &[Event::LeaderStarted])?;
-        engine.outbox = Outbox::new(engine.journal.cluster(), engine.epoch());
+        engine.turn(at, &events)?;
         Ok(engine)
     }
 
@@ -161,7 +167,7 @@ impl<J: Journal> Engine<J> {
     /// The node's plan as it stands, for an agent that has just connected.
     #[must_use]
     pub fn plan_of(&self, node: &NodeName) -> Option<NodePlan> {
-        self.outbox.current(self.core.books().node_named(node)?.id)
+        self.outbox.current(&self.core, self.core.books().node_named(node)?.id)
     }
 
     /// The core, to be read.

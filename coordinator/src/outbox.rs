@@ -10,15 +10,14 @@ use tidegate_proto::link::NodePlan;
 #[derive(Debug)]
 pub struct Outbox {
     cluster: ClusterId,
-    epoch: Epoch,
     plans: BTreeMap<NodeId, (Generation, BTreeMap<TaskId, Order>)>,
 }
 
 impl Outbox {
     /// An outbox in which nothing has been said yet.
     #[must_use]
-    pub fn new(cluster: ClusterId, epoch: Epoch) -> Self {
-        Self { cluster, epoch, plans: BTreeMap::new() }
+    pub fn new(cluster: ClusterId) -> Self {
+        Self { cluster, plans: BTreeMap::new() }
     }
 
     /// The node's plan if it has changed since it was last made.
@@ -29,18 +28,16 @@ impl Outbox {
             return None;
         }
         *generation = generation.next();
-        last.clone_from(&tasks);
-        Some(self.plan(*self.plans.get(&node).map(|(generation, _)| generation)?, tasks))
+        *last = tasks;
+        self.current(core, node)
     }
 
     /// The node's newest plan, as it stands: for an agent that has just connected.
     #[must_use]
-    pub fn current(&self, node: NodeId) -> Option<NodePlan> {
+    pub fn current(&self, core: &Core, node: NodeId) -> Option<NodePlan> {
         let (generation, tasks) = self.plans.get(&node)?;
-        Some(self.plan(*generation, tasks.clone()))
-    }
-
-    fn plan(&self, generation: Generation, tasks: BTreeMap<TaskId, Order>) -> NodePlan {
-        NodePlan { cluster: self.cluster, epoch: self.epoch, generation, tasks }
+        let epoch = core.books().epoch.unwrap_or(Epoch(0));
+        let (cluster, tasks) = (self.cluster, tasks.clone());
+        Some(NodePlan { cluster, epoch, generation: *generation, tasks })
     }
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use scheduler_core::Event;
 use tidegate_model::{ClusterId, Epoch, NodeName};
 use tidegate_proto::MAX_MESSAGE_BYTES;
 use tidegate_proto::v1::agent_link_server::AgentLinkServer;
@@ -25,6 +24,7 @@ use crate::ingress::link::{LinkService, Links};
 use crate::ingress::sockets::{self, NodeStream};
 use crate::journal::redb_store::RedbJournal;
 use crate::space::Space;
+use crate::store;
 use crate::thread::{self, Handle, Message};
 
 /// Connections of agents that may wait to be served: every agent of a large cluster at once.
@@ -85,28 +85,17 @@ fn start_engine(config: &Config) -> anyhow::Result<Started> {
     if let Err(error) = space.set_aside() {
         tracing::warn!(%error, "no room for the reserve: closed to new work");
     }
-    let store = config.store.display();
+    let shown = config.store.display();
     let journal = RedbJournal::open(&config.store, ClusterId(ulid::Ulid::generate().0))
-        .with_context(|| format!("{store} cannot be opened"))?;
-    let mut clock = None;
-    let mut refused = None;
-    let engine = Engine::start(journal, |last| match Clock::start(last) {
-        Ok(started) => clock.insert(started).now(),
-        Err(behind) => {
-            refused = Some(behind);
-            last
-        }
-    });
-    if let Some(behind) = refused {
-        return Err(behind.into());
+        .with_context(|| format!("{shown} cannot be opened"))?;
+    let restored = store::restore(&journal);
+    let restored = restored.with_context(|| format!("{shown} cannot be restored"))?;
+    let clock = Clock::start(restored.last)?;
+    if restored.core.books().epoch.is_none() {
+        tracing::warn!(store = %shown, "a new store: a new cluster, which knows of nothing that ran before");
     }
-    let mut engine = engine.with_context(|| format!("{store} cannot be restored"))?;
-    let clock = clock.context("the clock was not started")?;
-    if engine.epoch() == Epoch(1) {
-        tracing::warn!(%store, "a new store: a new cluster, which knows of nothing that ran before");
-        let policy = Event::PolicyChanged(config.initial_policy.clone());
-        engine.turn(clock.now(), &[policy])?;
-    }
+    let engine = Engine::start(journal, restored, clock.now(), &config.initial_policy);
+    let engine = engine.with_context(|| format!("{shown} cannot be led"))?;
     let (cluster, epoch) = (engine.cluster(), engine.epoch());
     let (handle, thread) = thread::spawn(engine, clock, space)?;
     Ok((handle, thread, cluster, epoch))

@@ -25,7 +25,6 @@ mod wanted;
 pub use audit::Violation;
 pub use books::{Attempt, AttemptState, Books, Drain, Job, JobState, Node, Place, StopOrder, Task};
 pub use core::Core;
-pub use decide::gang::{Shape, ShapeError};
 pub use decision::{Decision, JobOutcome, Outcome, Refusal, StopReason};
 pub use event::{Event, Observation};
 pub use evolve::{Broken, Stamp};

@@ -70,8 +70,7 @@ fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Lau
     let gpus_of = |tasks: &mut dyn Iterator<Item = &Task>| {
         u32::try_from(tasks.map(|task| task.place.gpus.len()).sum::<usize>()).ok()
     };
-    let here =
-        |task: &&Task| task.place.node == nodes.get(node_rank).copied().unwrap_or(task.place.node);
+    let here = |other: &&Task| other.place.node == task.place.node;
     let before = usize::try_from(id.index).ok()?;
     let spec = &job.spec;
     let default_dir =

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use prost::Message;
 use scheduler_core::{Books, Event, Job};
-use tidegate_coordinator::engine::Engine;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::store;
 use tidegate_model::{NodeFacts, Timestamp, UserId};
 use tidegate_proto::v1;
 
-use crate::history::{CLUSTER, history};
+use crate::history::{CLUSTER, history, start};
 
 /// Where the fixture of a release lies.
 #[must_use]
@@ -29,7 +28,7 @@ pub fn write(release: &str) -> anyhow::Result<()> {
     anyhow::ensure!(!dir.exists(), "{} is released: it stays as it is", dir.display());
     fs::create_dir_all(&dir)?;
     let path = dir.join("store.redb");
-    let mut engine = Engine::start(RedbJournal::open(&path, CLUSTER)?, |last| last)?;
+    let mut engine = start(RedbJournal::open(&path, CLUSTER)?, Timestamp(0))?;
     for (at, event) in history() {
         engine.turn(Timestamp(at), &[event])?;
     }

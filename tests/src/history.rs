@@ -1,10 +1,24 @@
 //! One short history that meets every kind of decision, for suites that must see them all.
 
 use scheduler_core::{Event, Policy};
+use tidegate_coordinator::engine::{Engine, EngineError};
+use tidegate_coordinator::journal::Journal;
+use tidegate_coordinator::store;
 use tidegate_model::{
     AttemptId, Bytes, ClusterId, Gpu, GpuCount, JobId, JobSpec, NodeFacts, Span, SubmitKey,
-    TaskExit, TaskId, TaskLayout, TaskSeen, UserId,
+    TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
 };
+
+/// An engine over the journal, at the later of its newest instant and `now`; a new store has the
+/// default policy.
+///
+/// # Errors
+/// If the journal fails.
+pub fn start<J: Journal>(journal: J, now: Timestamp) -> Result<Engine<J>, EngineError> {
+    let restored = store::restore(&journal)?;
+    let at = restored.last.max(now);
+    Engine::start(journal, restored, at, &Policy::default())
+}
 
 /// The cluster it happens in.
 pub const CLUSTER: ClusterId = ClusterId(7);

@@ -5,10 +5,10 @@
 use std::fs;
 use std::path::Path;
 
-use cluster_tests::history::{CLUSTER, history, report, submit};
+use cluster_tests::history::{self, CLUSTER, history, report, submit};
 use redb::backends::InMemoryBackend;
 use redb::{Database, TableDefinition};
-use scheduler_core::{Event, Stamp};
+use scheduler_core::{Event, Policy, Stamp};
 use tidegate_coordinator::engine::{Answer, Engine};
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink, codec, snapshot};
@@ -16,7 +16,7 @@ use tidegate_coordinator::store;
 use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, Timestamp};
 
 fn start(journal: RedbJournal) -> Engine<RedbJournal> {
-    Engine::start(journal, |last| last).unwrap()
+    history::start(journal, Timestamp(0)).unwrap()
 }
 
 fn in_memory() -> RedbJournal {
@@ -49,6 +49,22 @@ fn at_every_prefix_snapshot_and_journal_restore_equal_books() {
     }
     let epochs = u64::try_from(history().len()).unwrap() + 1;
     assert_eq!(written.epoch(), Epoch(epochs), "every start is a leadership of its own");
+}
+
+#[test]
+fn a_new_store_has_its_policy_from_its_first_append_and_keeps_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let start = |policy: &Policy| {
+        let journal = RedbJournal::open(&path, CLUSTER).unwrap();
+        let restored = store::restore(&journal).unwrap();
+        Engine::start(journal, restored, Timestamp(1), policy).unwrap()
+    };
+    let first = Policy { max_live_jobs: 7, ..Policy::default() };
+    let engine = start(&first);
+    assert_eq!((engine.last_seq(), &engine.core().books().policy), (DecisionSeq(2), &first));
+    drop(engine);
+    assert_eq!(start(&Policy::default()).core().books().policy, first);
 }
 
 #[test]
@@ -185,7 +201,7 @@ fn a_turn_that_is_not_durable_answers_nobody_and_is_not_there_after_the_restart(
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     let inner = RedbJournal::open(&path, CLUSTER).unwrap();
-    let mut engine = Engine::start(Filling { inner, room: 3 }, |last| last).unwrap();
+    let mut engine = history::start(Filling { inner, room: 3 }, Timestamp(0)).unwrap();
     engine.turn(Timestamp(1), &[report(true, vec![])]).unwrap();
     let outcome = engine.turn(Timestamp(2), &[submit(1, 1)]).unwrap();
     assert_eq!(outcome.answers, [Answer::Submitted { job: JobId(1), repeated: false }]);

@@ -9,16 +9,16 @@ use crate::books::{Books, Node, Place};
 
 /// How many nodes a gang takes and how many GPUs on each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// Nodes.
-    pub nodes: u32,
+    pub(crate) nodes: u32,
     /// GPUs on each.
-    pub per_node: u32,
+    pub(crate) per_node: u32,
 }
 
 /// Why no gang of the cluster's nodes can serve a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ShapeError {
+pub(crate) enum ShapeError {
     /// No node has reported GPUs.
     NoGpus,
     /// None ever will, as the cluster is.

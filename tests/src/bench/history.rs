@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
 
-use scheduler_core::{Event, Policy};
+use scheduler_core::Event;
 use tidegate_coordinator::engine::{Engine, MAX_EVENTS_PER_TURN};
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink};
 use tidegate_model::{
@@ -12,6 +12,8 @@ use tidegate_model::{
     TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
 };
 use tidegate_proto::link::{NodePlan, Order};
+
+use crate::history::start;
 
 /// Nodes of the cluster whose history it is, with 8 GPUs each.
 const NODES: u32 = 16;
@@ -49,10 +51,10 @@ impl<J: Journal> History<J> {
     /// # Errors
     /// If the journal fails.
     pub fn begin(journal: J, now: Timestamp, sizes: &'static [u32]) -> anyhow::Result<Self> {
-        let engine = Engine::start(journal, |last| last.max(now))?;
+        let engine = start(journal, now)?;
         let (held, next) = (BTreeMap::new(), VecDeque::new());
         let mut history = Self { engine, now, sizes, submitted: 0, held, next };
-        let mut events = vec![Event::PolicyChanged(Policy::default())];
+        let mut events = Vec::new();
         for index in 0..NODES {
             let facts = Some(facts(index));
             let (node, tasks) = (node(index)?, Vec::new());

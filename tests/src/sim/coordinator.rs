@@ -7,6 +7,7 @@ use scheduler_core::{Event, Observation, Policy};
 use tidegate_coordinator::engine::{Answer, Engine};
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink};
+use tidegate_coordinator::store;
 use tidegate_model::{
     AccountPath, Bytes, ClusterId, DecisionSeq, GpuCount, JobId, JobSpec, NodeName, Span,
     SubmitKey, TaskLayout, Timestamp, UserId,
@@ -169,12 +170,11 @@ impl World {
         let late = self.options.planted == Some(Planted::PublishBeforeAppend);
         let journal = SimJournal { inner, held_back: late.then(Vec::new) };
         let now = self.at();
-        let engine = Engine::start(journal, |last| now.max(last));
-        let mut engine = engine.map_err(|error| format!("no restore: {}", failed(&error)))?;
-        if engine.epoch().0 == 1 {
-            let policy = Event::PolicyChanged(policy());
-            engine.turn(now, &[policy]).map_err(|error| failed(&error))?;
-        }
+        let restored = store::restore(&journal);
+        let restored = restored.map_err(|error| format!("no restore: {}", failed(&error)))?;
+        let at = restored.last.max(now);
+        let engine = Engine::start(journal, restored, at, &policy());
+        let engine = engine.map_err(|error| failed(&error))?;
         self.truth.restored(engine.core(), &self.coordinator.answered)?;
         self.coordinator.engine = Some(engine);
         self.queue_deadline();
