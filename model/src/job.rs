@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use crate::names::AccountPath;
+use crate::checkpoint::CheckpointOffer;
+use crate::ids::JobId;
+use crate::names::{AccountPath, GpuType};
 use crate::time::Span;
 use crate::units::{Bytes, GpuCount};
 
@@ -16,6 +18,10 @@ pub const MAX_RESTARTS: u32 = 1000;
 /// Bytes of command, environment and paths together. A job file is not a place for data; the
 /// limit keeps 10,000 jobs in memory small.
 pub const MAX_SPEC_BYTES: usize = 128 * 1024;
+/// Most blocks a job may name; no cluster has more nodes.
+pub const MAX_BLOCKS: u32 = 65_536;
+/// Most jobs one job may wait for: a plan beyond it belongs in a workflow tool.
+pub const MAX_DEPENDENCIES: usize = 64;
 /// Smallest and largest cap on what is kept of one output stream of one task.
 pub const LOG_CAP_RANGE: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(16 << 30));
 
@@ -57,6 +63,36 @@ pub struct JobSpec {
     pub checkpoint_dir: Option<String>,
     /// What is kept of each output stream of each task; the newest bytes stay.
     pub log_cap: Bytes,
+    /// The kind of GPU; none = any, but one kind for the whole gang.
+    pub gpu_type: Option<GpuType>,
+    /// Most blocks the gang may span; none = as few as possible.
+    pub max_blocks: Option<u32>,
+    /// Orders a user's own jobs in one account, smallest first; affects nobody else.
+    pub own_order: i32,
+    /// What it does until it is funded. Only for a min runtime above 0.
+    pub while_waiting: WhileWaiting,
+    /// How it saves when asked; none = it cannot be asked, it is only stopped.
+    pub checkpoint: Option<CheckpointOffer>,
+    /// Jobs that must have ended before it may start.
+    pub after: Vec<Dependency>,
+}
+
+/// What a job with a min runtime does while its account cannot fund it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WhileWaiting {
+    /// It may run free and unprotected, and keeps its place.
+    Free,
+    /// It waits (`--no-free`).
+    Wait,
+}
+
+/// A job that must have ended first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dependency {
+    /// Which.
+    pub job: JobId,
+    /// Whether it must have been done; else any end will do.
+    pub success: bool,
 }
 
 /// Why a job cannot be accepted whatever the cluster: what was wrong, what would be accepted.
@@ -162,9 +198,30 @@ impl JobSpec {
         refuse_if(self.max_restarts > MAX_RESTARTS, "max_restarts", || {
             format!("{} asked; 0 to {MAX_RESTARTS} is accepted", self.max_restarts)
         })?;
+        let blocks = self.max_blocks.unwrap_or(1);
+        refuse_if(!(1..=MAX_BLOCKS).contains(&blocks), "max_blocks", || {
+            format!("{blocks} asked; 1 to {MAX_BLOCKS} is accepted")
+        })?;
+        refuse_if(self.after.len() > MAX_DEPENDENCIES, "after", || {
+            format!("{} jobs named; at most {MAX_DEPENDENCIES} are accepted", self.after.len())
+        })?;
+        self.check_checkpoint()?;
         let (least, most) = LOG_CAP_RANGE;
         refuse_if(self.log_cap < least || self.log_cap > most, "log_cap", || {
             format!("{} asked; {least} to {most} is accepted", self.log_cap)
+        })
+    }
+}
+
+impl JobSpec {
+    fn check_checkpoint(&self) -> Result<(), SpecError> {
+        let Some(offer) = &self.checkpoint else { return Ok(()) };
+        let grace = offer.grace;
+        refuse_if(grace == Span::ZERO || grace > MAX_GRACE, "checkpoint.grace", || {
+            format!("{grace} asked; more than 0 and up to {MAX_GRACE} is accepted")
+        })?;
+        refuse_if(offer.saved_codes.len() > 16, "checkpoint.saved_codes", || {
+            format!("{} codes named; at most 16 are accepted", offer.saved_codes.len())
         })
     }
 }
@@ -196,6 +253,12 @@ mod tests {
             max_restarts: 3,
             checkpoint_dir: None,
             log_cap: Bytes(64 << 20),
+            gpu_type: None,
+            max_blocks: None,
+            own_order: 0,
+            while_waiting: WhileWaiting::Free,
+            checkpoint: None,
+            after: vec![],
         }
     }
 

@@ -4,6 +4,7 @@
 //! and no number is without a unit. What is not here: anything that reads a clock, a file or a
 //! socket, and any rule of scheduling.
 
+mod checkpoint;
 mod ids;
 mod job;
 mod names;
@@ -12,15 +13,18 @@ mod task;
 mod time;
 mod units;
 
+pub use checkpoint::{
+    CheckpointOffer, Commit, Save, SaveDelivery, SaveSeen, SaveSignal, SaveTarget,
+};
 pub use ids::{
     AttemptId, ClusterId, DecisionSeq, Epoch, Generation, IdError, JobId, NodeId, SubmitKey,
     TaskId, UserId,
 };
 pub use job::{
-    JobSpec, LOG_CAP_RANGE, MAX_GRACE, MAX_MIN_RUNTIME, MAX_RESTARTS, MAX_SPEC_BYTES, SpecError,
-    TaskLayout,
+    Dependency, JobSpec, LOG_CAP_RANGE, MAX_BLOCKS, MAX_DEPENDENCIES, MAX_GRACE, MAX_MIN_RUNTIME,
+    MAX_RESTARTS, MAX_SPEC_BYTES, SpecError, TaskLayout, WhileWaiting,
 };
-pub use names::{AccountPath, GpuUuid, NameError, NodeName};
+pub use names::{AccountPath, GpuType, GpuUuid, NameError, NodeName, StorageName};
 pub use order::{Launch, Order, Stop};
 pub use task::{Gpu, NodeFacts, TaskExit, TaskSeen};
 pub use time::{Span, SpanError, Timestamp};

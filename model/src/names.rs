@@ -79,6 +79,19 @@ name!(
     })
 );
 
+name!(
+    /// A kind of GPU as policy names it: `h100`. One gang is of one type.
+    GpuType,
+    "1 to 63 of a-z 0-9 - _",
+    is_label
+);
+name!(
+    /// A storage target that checkpoints are written to; each has a write gate of its own.
+    StorageName,
+    "1 to 63 of a-z 0-9 - _",
+    is_label
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

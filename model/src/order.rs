@@ -1,6 +1,7 @@
 //! What a node is told about its tasks. Decided by the scheduler, carried by the link, done by the
 //! agent.
 
+use crate::checkpoint::Save;
 use crate::ids::{DecisionSeq, UserId};
 use crate::job::TaskLayout;
 use crate::names::GpuUuid;
@@ -55,6 +56,8 @@ pub struct Launch {
     pub checkpoint_dir: String,
     /// What is kept of each output stream.
     pub log_cap: Bytes,
+    /// It is to save and leave; stays until it has.
+    pub save: Option<Save>,
 }
 
 /// The order to end a task: TERM, wait, KILL, verify.

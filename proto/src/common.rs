@@ -1,11 +1,12 @@
 //! Conversions of the messages that the API, the link and the journal share.
 
 use tidegate_model::{
-    Bytes, Gpu, GpuCount, JobSpec, NodeFacts, Span, TaskExit, TaskId, TaskLayout, TaskSeen, UserId,
+    Bytes, Dependency, Gpu, GpuCount, JobSpec, MAX_DEPENDENCIES, NodeFacts, Span, TaskExit,
+    TaskLayout, TaskSeen, UserId, WhileWaiting,
 };
 
 use crate::v1;
-use crate::wire_error::{WireError, narrowed, parsed, required};
+use crate::wire_error::{WireError, narrowed, optional, parsed, required};
 
 /// Most GPUs one node can have; the densest sold today have 16, with MIG slices 112.
 pub const MAX_GPUS_PER_NODE: usize = 128;
@@ -54,6 +55,12 @@ impl TryFrom<v1::JobSpec> for JobSpec {
             max_restarts: wire.max_restarts,
             checkpoint_dir: wire.checkpoint_dir,
             log_cap: Bytes(wire.log_cap_bytes),
+            gpu_type: optional(&wire.gpu_type, "JobSpec.gpu_type")?,
+            max_blocks: Some(wire.max_blocks).filter(|blocks| *blocks > 0),
+            own_order: wire.own_order,
+            while_waiting: while_waiting(wire.while_waiting)?,
+            checkpoint: wire.checkpoint.map(TryInto::try_into).transpose()?,
+            after: dependencies(wire.after)?,
         };
         Ok(spec.checked()?)
     }
@@ -75,7 +82,44 @@ impl From<JobSpec> for v1::JobSpec {
             max_restarts: spec.max_restarts,
             checkpoint_dir: spec.checkpoint_dir,
             log_cap_bytes: spec.log_cap.0,
+            gpu_type: spec.gpu_type.map(|kind| kind.to_string()).unwrap_or_default(),
+            max_blocks: spec.max_blocks.unwrap_or(0),
+            own_order: spec.own_order,
+            while_waiting: v1::WhileWaiting::from(spec.while_waiting).into(),
+            checkpoint: spec.checkpoint.map(Into::into),
+            after: spec.after.into_iter().map(Into::into).collect(),
         }
+    }
+}
+
+fn while_waiting(value: i32) -> Result<WhileWaiting, WireError> {
+    match v1::WhileWaiting::try_from(value) {
+        Ok(v1::WhileWaiting::Unspecified) => Ok(WhileWaiting::Free),
+        Ok(v1::WhileWaiting::Wait) => Ok(WhileWaiting::Wait),
+        Err(_) => Err(WireError::UnknownEnum { field: "JobSpec.while_waiting", value }),
+    }
+}
+
+impl From<WhileWaiting> for v1::WhileWaiting {
+    fn from(choice: WhileWaiting) -> Self {
+        match choice {
+            WhileWaiting::Free => Self::Unspecified,
+            WhileWaiting::Wait => Self::Wait,
+        }
+    }
+}
+
+fn dependencies(wire: Vec<v1::Dependency>) -> Result<Vec<Dependency>, WireError> {
+    bounded(wire.len(), MAX_DEPENDENCIES, "JobSpec.after")?;
+    let dependency = |v1::Dependency { job, success }| {
+        Ok(Dependency { job: parsed(&job, "Dependency.job")?, success })
+    };
+    wire.into_iter().map(dependency).collect()
+}
+
+impl From<Dependency> for v1::Dependency {
+    fn from(Dependency { job, success }: Dependency) -> Self {
+        Self { job: job.to_string(), success }
     }
 }
 
@@ -164,21 +208,6 @@ impl From<TaskSeen> for v1::TaskSeen {
     }
 }
 
-/// One task's line of a report.
-///
-/// # Errors
-/// If its id or state is missing or malformed.
-pub fn task_report(wire: v1::TaskReport) -> Result<(TaskId, TaskSeen), WireError> {
-    let task = parsed(&wire.task, "TaskReport.task")?;
-    Ok((task, required(wire.seen, "TaskReport.seen")?.try_into()?))
-}
-
-/// The inverse of [`task_report`].
-#[must_use]
-pub fn task_report_message((task, seen): (TaskId, TaskSeen)) -> v1::TaskReport {
-    v1::TaskReport { task: task.to_string(), seen: Some(seen.into()) }
-}
-
 impl TryFrom<v1::NodeFacts> for NodeFacts {
     type Error = WireError;
 
@@ -212,3 +241,6 @@ pub(crate) fn bounded(count: usize, most: usize, field: &'static str) -> Result<
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

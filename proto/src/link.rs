@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use tidegate_model::{
-    Bytes, ClusterId, DecisionSeq, Epoch, Generation, GpuUuid, NodeName, Span, TaskId, TaskSeen,
-    UserId,
+    Bytes, ClusterId, Commit, DecisionSeq, Epoch, Generation, GpuUuid, NodeName, SaveSeen, Span,
+    TaskId, TaskSeen, UserId,
 };
 
+pub use crate::checkpoint::{MAX_COMMIT_PATH, path_refusal};
 use crate::common::{bounded, env_pairs, env_vars, layout};
-pub use crate::common::{task_report, task_report_message};
 use crate::v1;
 use crate::wire_error::{WireError, narrowed, parsed, required};
 pub use tidegate_model::{Launch, NodeFacts, Order, Stop};
@@ -25,9 +25,53 @@ pub struct Report {
     /// In every complete report, and whenever they change.
     pub facts: Option<NodeFacts>,
     /// By task.
-    pub tasks: BTreeMap<TaskId, TaskSeen>,
+    pub tasks: BTreeMap<TaskId, TaskReport>,
     /// The newest plan the agent has accepted.
     pub applied: Option<(Epoch, Generation)>,
+}
+
+/// What an agent says of one task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskReport {
+    /// How it stands.
+    pub seen: TaskSeen,
+    /// The newest request to save that it was told of; none = none that is known here.
+    pub save: Option<SaveSeen>,
+    /// Its newest checkpoint; none = none that is known here.
+    pub commit: Option<Commit>,
+}
+
+impl From<TaskSeen> for TaskReport {
+    /// Of a task that was not asked to save and has committed nothing.
+    fn from(seen: TaskSeen) -> Self {
+        Self { seen, save: None, commit: None }
+    }
+}
+
+/// One task's line of a report.
+///
+/// # Errors
+/// If a part is missing or malformed.
+pub fn task_report(wire: v1::TaskReport) -> Result<(TaskId, TaskReport), WireError> {
+    let v1::TaskReport { task, seen, save, commit } = wire;
+    let report = TaskReport {
+        seen: required(seen, "TaskReport.seen")?.try_into()?,
+        save: save.map(SaveSeen::try_from).transpose()?,
+        commit: commit.map(Commit::try_from).transpose()?,
+    };
+    Ok((parsed(&task, "TaskReport.task")?, report))
+}
+
+/// The inverse of [`task_report`].
+#[must_use]
+pub fn task_report_message((task, report): (TaskId, TaskReport)) -> v1::TaskReport {
+    let TaskReport { seen, save, commit } = report;
+    v1::TaskReport {
+        task: task.to_string(),
+        seen: Some(seen.into()),
+        save: save.map(Into::into),
+        commit: commit.map(Into::into),
+    }
 }
 
 impl TryFrom<v1::Report> for Report {
@@ -167,6 +211,7 @@ impl TryFrom<v1::Run> for Launch {
             master_port: narrowed(wire.master_port, "Run.master_port")?,
             checkpoint_dir: wire.checkpoint_dir,
             log_cap: Bytes(wire.log_cap_bytes),
+            save: wire.save.map(TryInto::try_into).transpose()?,
         })
     }
 }
@@ -190,6 +235,7 @@ impl From<Launch> for v1::Run {
             master_port: launch.master_port.into(),
             checkpoint_dir: launch.checkpoint_dir,
             log_cap_bytes: launch.log_cap.0,
+            save: launch.save.map(Into::into),
         }
     }
 }

@@ -58,6 +58,18 @@ where
     text.parse().map_err(|error: T::Err| WireError::Invalid { field, why: error.to_string() })
 }
 
+/// As [`parsed`], of a text that may be empty: none then.
+///
+/// # Errors
+/// [`WireError::Invalid`] if it does not parse.
+pub fn optional<T>(text: &str, field: &'static str) -> Result<Option<T>, WireError>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    if text.is_empty() { Ok(None) } else { parsed(text, field).map(Some) }
+}
+
 /// A number that must fit a smaller type.
 ///
 /// # Errors

@@ -1,4 +1,6 @@
-use tidegate_model::{AttemptId, JobId, TaskExit, TaskLayout};
+use tidegate_model::{
+    AttemptId, JobId, Save, SaveDelivery, SaveSignal, SaveTarget, TaskExit, TaskLayout,
+};
 
 use super::*;
 
@@ -24,6 +26,13 @@ fn launch() -> Launch {
         master_port: 29_500,
         checkpoint_dir: "/tmp/c".into(),
         log_cap: Bytes(1 << 20),
+        save: Some(Save {
+            request: DecisionSeq(9),
+            signal: Some(SaveSignal::Usr1),
+            target: SaveTarget::Ranks,
+            grace: Span::seconds(60),
+            why: "a larger gang waits".into(),
+        }),
     }
 }
 
@@ -50,17 +59,34 @@ fn a_plan_reads_back_what_it_wrote() {
 #[test]
 fn a_report_reads_back_what_it_wrote() {
     let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(7) };
+    let asked = |delivery| TaskReport {
+        seen: TaskSeen::Running,
+        save: Some(SaveSeen { request: DecisionSeq(4), delivery }),
+        commit: None,
+    };
+    let commit =
+        Commit { step: 7, path: "/c/7".into(), bytes: Bytes(8), request: Some(DecisionSeq(4)) };
     let report = Report {
         complete: false,
         facts: None,
         tasks: BTreeMap::from([
-            (task(0), TaskSeen::Prepared { port: 1 }),
-            (task(1), TaskSeen::Starting),
-            (task(2), TaskSeen::Running),
-            (task(3), ended(TaskExit::Exited(3))),
-            (task(4), ended(TaskExit::Lost("shim died".into()))),
-            (task(5), TaskSeen::Missing),
-            (task(6), TaskSeen::Gone),
+            (task(0), TaskSeen::Prepared { port: 1 }.into()),
+            (task(1), TaskSeen::Starting.into()),
+            (task(2), TaskSeen::Running.into()),
+            (task(3), ended(TaskExit::Exited(3)).into()),
+            (
+                task(4),
+                TaskReport {
+                    commit: Some(commit),
+                    ..ended(TaskExit::Lost("shim died".into())).into()
+                },
+            ),
+            (task(5), TaskSeen::Missing.into()),
+            (task(6), TaskSeen::Gone.into()),
+            (task(7), asked(SaveDelivery::Announced)),
+            (task(8), asked(SaveDelivery::Signalled { ranks: 8 })),
+            (task(9), asked(SaveDelivery::MaybeSent)),
+            (task(10), asked(SaveDelivery::Unwilling)),
         ]),
         applied: Some((Epoch(1), Generation(0))),
     };
@@ -81,6 +107,22 @@ fn run(wire: &mut v1::NodePlan) -> &mut v1::Run {
     }
 }
 
+fn save(wire: &mut v1::NodePlan) -> &mut v1::Save {
+    run(wire).save.as_mut().unwrap()
+}
+
+#[test]
+fn a_commit_without_an_absolute_path_is_refused() {
+    let check = |path: &str, expected: &str| {
+        let wire = v1::Commit { step: 1, path: path.into(), bytes: 1, request: None };
+        assert_eq!(Commit::try_from(wire).unwrap_err().to_string(), expected);
+    };
+    check("c/7", "Commit.path: give an absolute path");
+    check("/c\n7", "Commit.path: a path with control characters is not accepted");
+    let long = format!("/{}", "c".repeat(MAX_COMMIT_PATH));
+    check(&long, "Commit.path: 1025 bytes long; at most 1024 are accepted");
+}
+
 #[test]
 fn what_is_missing_or_unknown_is_refused_by_name() {
     check_refused(|_| (), "accepted");
@@ -89,6 +131,13 @@ fn what_is_missing_or_unknown_is_refused_by_name() {
     check_refused(|plan| run(plan).layout = 0, "Run.layout is missing");
     check_refused(|plan| run(plan).layout = 9, "Run.layout: 9 is not a value this version knows");
     check_refused(|plan| run(plan).master_port = 65_536, "Run.master_port: 65536 is out of range");
+    check_refused(
+        |plan| save(plan).signal = Some("KILL".into()),
+        "Save.signal: \"KILL\" is no signal a job is asked by: TERM, USR1, USR2, HUP or INT is \
+         accepted",
+    );
+    check_refused(|plan| save(plan).target = 0, "Save.target is missing");
+    check_refused(|plan| save(plan).request = 0, "Save.request is missing");
     check_refused(
         |plan| plan.tasks[1].task = "job-7.1.0".into(),
         "NodePlan.tasks: job-7.1.0 is named twice",
