@@ -17,8 +17,8 @@ const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub struct Places<'a> {
     /// Appears when the job is asked to save.
     pub preempt_file: &'a Path,
-    /// Where a job may talk to its agent.
-    pub socket: &'a Path,
+    /// Where a job may talk to its shim; none if it cannot be served.
+    pub socket: Option<&'a Path>,
     /// Home directory of the task's user.
     pub home: &'a str,
     /// Name of the task's user.
@@ -59,7 +59,9 @@ pub fn environment(task: TaskId, launch: &Launch, places: Places<'_>) -> BTreeMa
     set("TIDEGATE_ATTEMPT", task.attempt.number.to_string());
     set("TIDEGATE_NODES", launch.nodes.to_string());
     set("TIDEGATE_CHECKPOINT_DIR", launch.checkpoint_dir.clone());
-    set("TIDEGATE_SOCKET", places.socket.display().to_string());
+    if let Some(socket) = places.socket {
+        set("TIDEGATE_SOCKET", socket.display().to_string());
+    }
     let [task, preempt_file] = marks(task, places.preempt_file);
     for (name, value) in [task, preempt_file] {
         set(name, value);
@@ -108,13 +110,14 @@ mod tests {
             master_port: 29500,
             checkpoint_dir: "/w/ckpt".into(),
             log_cap: Bytes(1 << 20),
+            save: None,
         }
     }
 
     fn environment_of(layout: TaskLayout) -> BTreeMap<String, String> {
         let places = Places {
             preempt_file: Path::new("/t/preempt"),
-            socket: Path::new("/t/job.sock"),
+            socket: Some(Path::new("/t/job.sock")),
             home: "/home/a",
             user: "a",
         };

@@ -2,16 +2,17 @@
 //!
 //! [`node`], [`reconcile`] and [`ledger`] are pure: no IO, no clock. The agent's shell feeds them
 //! and does what they say; a simulation can do the same.
-//! What is not here: which job runs where and when (the coordinator decides it), checkpoint
-//! requests and cgroups.
+//! What is not here: which job runs where and when (the coordinator decides it), and cgroups.
 
 mod backoff;
 pub mod config;
 pub mod daemon;
 pub mod durable;
 pub mod environment;
+pub mod job_protocol;
 pub mod ledger;
 mod ledger_file;
+mod lines;
 mod link;
 mod logging;
 mod logs;
@@ -22,6 +23,7 @@ pub mod procs;
 pub mod reconcile;
 pub mod record;
 mod reporting;
+pub mod saving;
 mod sense;
 pub mod shell;
 pub mod shim;

@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 
 use thiserror::Error;
-use tidegate_model::{ClusterId, Epoch, Generation, GpuUuid, Span, TaskExit, TaskId, TaskSeen};
-use tidegate_proto::link::{MAX_TASKS_PER_NODE, NodePlan, Order};
+use tidegate_model::{
+    ClusterId, Commit, Epoch, Generation, GpuUuid, SaveSeen, Span, TaskExit, TaskId, TaskSeen,
+};
+use tidegate_proto::link::{MAX_TASKS_PER_NODE, NodePlan, Order, TaskReport};
 
 use crate::ledger::{EndedHere, Ledger, Prepared};
 pub use crate::reconcile::Action;
@@ -38,6 +40,24 @@ impl TaskStatus {
     #[must_use]
     pub fn is_released(&self) -> bool {
         matches!(self, Self::Ended { released: true, .. })
+    }
+}
+
+/// All that the starter says of a task it knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskFacts {
+    /// How it stands.
+    pub status: TaskStatus,
+    /// How far the newest request to save came; none if its shim knows of none.
+    pub save: Option<SaveSeen>,
+    /// Its newest checkpoint.
+    pub commit: Option<Commit>,
+}
+
+impl From<TaskStatus> for TaskFacts {
+    /// Of a task that was not asked to save and has committed nothing.
+    fn from(status: TaskStatus) -> Self {
+        Self { status, save: None, commit: None }
     }
 }
 
@@ -88,7 +108,7 @@ pub struct Node {
     /// Empty until a plan arrives: after a restart nothing is done before that.
     plan: BTreeMap<TaskId, Order>,
     /// None until the starter has been heard: "it has no record" is a fact only then.
-    starter: Option<BTreeMap<TaskId, TaskStatus>>,
+    starter: Option<BTreeMap<TaskId, TaskFacts>>,
 }
 
 impl Node {
@@ -160,10 +180,10 @@ impl Node {
     }
 
     /// The starter's whole list, after (re)connecting to it.
-    pub fn starter_knows(&mut self, all: BTreeMap<TaskId, TaskStatus>) {
+    pub fn starter_knows(&mut self, all: BTreeMap<TaskId, TaskFacts>) {
         for (task, before) in self.starter.take().unwrap_or_default() {
             if !all.contains_key(&task) {
-                self.record_vanished(task, before);
+                self.record_vanished(task, before.status);
             }
         }
         self.starter = Some(all);
@@ -174,10 +194,10 @@ impl Node {
     ///
     /// Say `Intended` at the moment an [`Action::Start`] is handed to the starter: from then on
     /// the task may be starting, whatever the next plan says.
-    pub fn status_changed(&mut self, task: TaskId, status: TaskStatus) {
+    pub fn status_changed(&mut self, task: TaskId, facts: TaskFacts) {
         // Before the whole list is known one task's status would read as "it knows only this".
         if let Some(starter) = &mut self.starter {
-            starter.insert(task, status);
+            starter.insert(task, facts);
         }
         self.settle();
     }
@@ -230,17 +250,17 @@ impl Node {
     /// [`MAX_TASKS_PER_NODE`]. Empty until the starter has been heard: no complete report can be
     /// made before that.
     #[must_use]
-    pub fn report(&self) -> BTreeMap<TaskId, TaskSeen> {
+    pub fn report(&self) -> BTreeMap<TaskId, TaskReport> {
         let Some(starter) = &self.starter else { return BTreeMap::new() };
         let known = Known { ledger: &self.ledger, starter };
-        let mut report: BTreeMap<_, _> =
-            known.tasks().into_iter().filter_map(|task| Some((task, known.seen(task)?))).collect();
+        let line = |task| Some((task, known.report(task)?));
+        let mut report: BTreeMap<_, _> = known.tasks().into_iter().filter_map(line).collect();
         for (task, order) in &self.plan {
             if report.len() >= MAX_TASKS_PER_NODE {
                 break;
             }
             if let Some(absent) = absent(order) {
-                report.entry(*task).or_insert(absent);
+                report.entry(*task).or_insert_with(|| absent.into());
             }
         }
         report
@@ -258,7 +278,7 @@ impl Node {
                 }
                 continue;
             };
-            let status = starter.get(task);
+            let status = starter.get(task).map(|facts| &facts.status);
             match order {
                 Order::Stop(_) if status.is_none() => {
                     unstarted.push((*task, "stopped before it was started"));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_model::TaskId;
+use tidegate_model::{Save, TaskId};
 use tidegate_proto::link::{Launch, Stop};
 use tokio::sync::mpsc;
 
@@ -24,6 +24,8 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Start,
+    /// By the request's id: two with the same are the same.
+    Save(u64),
     Stop(u64, u64),
     Forget,
 }
@@ -58,6 +60,12 @@ impl Orders {
     }
 
     /// Whether it is news to the starter.
+    pub(crate) fn save(&mut self, task: TaskId, save: Save) -> bool {
+        let asked = Asked::Save(save.request.0);
+        self.ask(task, asked, || Verb::Save { task, save: save.into() })
+    }
+
+    /// Whether it is news to the starter.
     pub(crate) fn stop(&mut self, task: TaskId, stop: &Stop) -> bool {
         let (decision, grace_ms) = (stop.decision.0, stop.grace.0);
         let asked = Asked::Stop(decision, grace_ms);
@@ -79,9 +87,11 @@ impl Orders {
         }
         match (asked, refused) {
             (Asked::Forget, None) => Outcome::Forgotten(task),
-            (Asked::Start | Asked::Stop(..), None) => Outcome::Done,
+            (Asked::Start | Asked::Save(_) | Asked::Stop(..), None) => Outcome::Done,
             (Asked::Start, Some(why)) => Outcome::StartRefused(task, why),
-            (Asked::Stop(..) | Asked::Forget, Some(why)) => Outcome::Refused(task, why),
+            (Asked::Save(_) | Asked::Stop(..) | Asked::Forget, Some(why)) => {
+                Outcome::Refused(task, why)
+            }
         }
     }
 

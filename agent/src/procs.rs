@@ -3,8 +3,10 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 /// Clock ticks per second in /proc: `USER_HZ`, 100 on every Linux that has GPUs.
@@ -31,6 +33,17 @@ pub struct Stat {
     pub session: i32,
     /// When it started, in clock ticks since boot.
     pub start: u64,
+}
+
+/// What a process does with a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    /// It has a handler.
+    Caught,
+    /// The signal is lost on it.
+    Ignored,
+    /// The kernel's default, which for most signals ends the process.
+    Default,
 }
 
 /// A proc file system.
@@ -113,6 +126,31 @@ impl Procs {
         variables.iter().all(has)
     }
 
+    /// The value a variable had when the process was started; none without it.
+    #[must_use]
+    pub fn variable(&self, pid: i32, name: &str) -> Option<String> {
+        let environ = fs::read(self.of(pid).join("environ")).ok()?;
+        let value = |entry: &[u8]| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            String::from_utf8(value.to_vec()).ok()
+        };
+        environ.split(|byte| *byte == 0).find_map(value)
+    }
+
+    /// What a process does with a signal now; none if there is no such process.
+    #[must_use]
+    pub fn disposition(&self, pid: i32, signal: Signal) -> Option<Disposition> {
+        let status = fs::read_to_string(self.of(pid).join("status")).ok()?;
+        parse_disposition(&status, signal.as_raw())
+    }
+
+    /// A handle on this very process; none if it is gone. Opened first, compared then.
+    #[must_use]
+    pub fn open(&self, process: ProcessId) -> Option<OwnedFd> {
+        let fd = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
+        self.is_alive(process).then_some(fd)
+    }
+
     /// How long ago a process of this start time started, in milliseconds.
     #[must_use]
     pub fn age_ms(&self, start: u64) -> Option<u64> {
@@ -126,6 +164,23 @@ impl Procs {
     fn of(&self, pid: i32) -> PathBuf {
         self.root.join(pid.to_string())
     }
+}
+
+/// The masks are of the whole process, in hexadecimal; signal 1 is the lowest bit.
+fn parse_disposition(status: &str, signal: i32) -> Option<Disposition> {
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
+    let (caught, ignored) = (mask("SigCgt:")?, mask("SigIgn:")?);
+    Some(if caught & bit != 0 {
+        Disposition::Caught
+    } else if ignored & bit != 0 {
+        Disposition::Ignored
+    } else {
+        Disposition::Default
+    })
 }
 
 /// The command's name, in parentheses, may hold spaces and parentheses: fields count from the
@@ -162,6 +217,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_process_does_with_a_signal_is_read_from_its_masks() {
+        let check = |signal, expected| {
+            let status =
+                "Name:\ta\nSigBlk:\t0\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000004200\n";
+            assert_eq!(parse_disposition(status, signal), expected, "{signal}");
+        };
+        check(10, Some(Disposition::Caught));
+        check(15, Some(Disposition::Caught));
+        check(13, Some(Disposition::Ignored));
+        check(12, Some(Disposition::Default));
+        check(0, None);
+        assert_eq!(parse_disposition("Name:\ta\n", 10), None);
+    }
+
+    #[test]
     fn a_pid_that_is_used_again_is_another_process() {
         let root = tempfile::tempdir().unwrap();
         let process = root.path().join("42");
@@ -176,6 +246,8 @@ mod tests {
         assert_eq!(procs.children(7).unwrap(), [42], "without the kernel's list");
         assert!(procs.has_environment(42, &["B=2".into()]));
         assert!(!procs.has_environment(42, &["B=2".into(), "B=".into()]));
+        assert_eq!(procs.variable(42, "B").as_deref(), Some("2"));
+        assert_eq!(procs.variable(42, "C"), None);
         assert_eq!(procs.age_ms(12_345), Some(77_050));
     }
 }

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_model::{GpuUuid, Span, TaskId, TaskSeen};
-use tidegate_proto::link::{Launch, MAX_TASKS_PER_NODE, Order, Stop};
+use tidegate_model::{GpuUuid, Save, Span, TaskId, TaskSeen};
+use tidegate_proto::link::{Launch, MAX_TASKS_PER_NODE, Order, Stop, TaskReport};
 
 use crate::ledger::Ledger;
-use crate::node::TaskStatus;
+use crate::node::{TaskFacts, TaskStatus};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,14 @@ pub enum Action {
         task: TaskId,
         /// Boxed: most actions are small.
         launch: Box<Launch>,
+    },
+    /// Tell the starter to ask the task to save. Harmless if repeated: at most one signal per
+    /// rank and request is its shim's promise.
+    Save {
+        /// A task that runs, and whose shim does not know of this request yet.
+        task: TaskId,
+        /// What is asked.
+        save: Save,
     },
     /// Tell the starter to end the task. Harmless if repeated.
     Stop {
@@ -49,7 +57,7 @@ pub struct Known<'a> {
     /// What it has promised.
     pub ledger: &'a Ledger,
     /// What the starter says.
-    pub starter: &'a BTreeMap<TaskId, TaskStatus>,
+    pub starter: &'a BTreeMap<TaskId, TaskFacts>,
 }
 
 /// What should be done now.
@@ -59,7 +67,8 @@ pub fn reconcile(plan: &BTreeMap<TaskId, Order>, known: &Known<'_>) -> Vec<Actio
     let mut room = MAX_TASKS_PER_NODE.saturating_sub(known.tasks().len());
     let mut actions = Vec::new();
     for (&task, order) in plan {
-        let status = known.starter.get(&task);
+        let facts = known.starter.get(&task);
+        let status = facts.map(|facts| &facts.status);
         match order {
             Order::Prepare(gpus) => {
                 let free = gpus.iter().all(|gpu| !held.contains(gpu));
@@ -70,7 +79,9 @@ pub fn reconcile(plan: &BTreeMap<TaskId, Order>, known: &Known<'_>) -> Vec<Actio
                 }
             }
             Order::Run(launch) => {
-                if status.is_none() && known.ledger.prepared.contains_key(&task) {
+                if let Some(facts) = facts {
+                    actions.extend(due_save(launch, facts).map(|save| Action::Save { task, save }));
+                } else if known.ledger.prepared.contains_key(&task) {
                     actions.push(Action::Start { task, launch: launch.clone() });
                 }
             }
@@ -89,6 +100,14 @@ pub fn reconcile(plan: &BTreeMap<TaskId, Order>, known: &Known<'_>) -> Vec<Actio
     actions
 }
 
+/// The request to save that a running task's shim does not know of. One that is older than what it
+/// knows is void: plans come in order, reports of the shim do not wait for them.
+fn due_save(launch: &Launch, facts: &TaskFacts) -> Option<Save> {
+    let knows = |save: &&Save| facts.save.as_ref().is_some_and(|seen| seen.request >= save.request);
+    let save = launch.save.as_ref().filter(|save| !knows(save))?;
+    (facts.status == TaskStatus::Running).then(|| save.clone())
+}
+
 impl<'a> Known<'a> {
     /// Every task that ledger or starter knows.
     #[must_use]
@@ -97,11 +116,20 @@ impl<'a> Known<'a> {
         ledger.chain(self.starter.keys()).copied().collect()
     }
 
-    /// What is said of a task; none if nobody here knows it.
+    /// All that is said of a task; none if nobody here knows it.
+    #[must_use]
+    pub fn report(&self, task: TaskId) -> Option<TaskReport> {
+        let seen = self.seen(task)?;
+        let facts = self.starter.get(&task);
+        let save = facts.and_then(|facts| facts.save.clone());
+        Some(TaskReport { seen, save, commit: facts.and_then(|facts| facts.commit.clone()) })
+    }
+
+    /// How a task stands; none if nobody here knows it.
     #[must_use]
     pub fn seen(&self, task: TaskId) -> Option<TaskSeen> {
-        if let Some(status) = self.starter.get(&task) {
-            return Some(match status.clone() {
+        if let Some(facts) = self.starter.get(&task) {
+            return Some(match facts.status.clone() {
                 TaskStatus::Intended => TaskSeen::Starting,
                 TaskStatus::Running => TaskSeen::Running,
                 TaskStatus::Ended { exit, released, ran } => {
@@ -122,7 +150,8 @@ impl<'a> Known<'a> {
 
     /// GPUs set aside for tasks that are not yet released.
     fn held_gpus(&self) -> BTreeSet<&'a GpuUuid> {
-        let released = |task| self.starter.get(task).is_some_and(TaskStatus::is_released);
+        let released =
+            |task| self.starter.get(task).is_some_and(|facts| facts.status.is_released());
         let held = self.ledger.prepared.iter().filter(|(task, _)| !released(task));
         held.flat_map(|(_, prepared)| &prepared.gpus).collect()
     }

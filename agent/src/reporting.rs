@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{Epoch, Generation, TaskId, TaskSeen};
-use tidegate_proto::link::{NodeFacts, Report};
+use tidegate_model::{Epoch, Generation, TaskId};
+use tidegate_proto::link::{NodeFacts, Report, TaskReport};
 use tidegate_proto::v1;
 use tokio::sync::mpsc;
 
@@ -21,14 +21,14 @@ pub(crate) struct Reporting {
 #[derive(Debug)]
 struct Said {
     facts: NodeFacts,
-    tasks: BTreeMap<TaskId, TaskSeen>,
+    tasks: BTreeMap<TaskId, TaskReport>,
 }
 
 /// What could be said now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now<'a> {
     pub(crate) facts: &'a NodeFacts,
-    pub(crate) tasks: &'a BTreeMap<TaskId, TaskSeen>,
+    pub(crate) tasks: &'a BTreeMap<TaskId, TaskReport>,
     pub(crate) applied: Option<(Epoch, Generation)>,
 }
 
@@ -63,9 +63,10 @@ impl Reporting {
             let facts = Some(facts.clone());
             return Some(Report { complete: true, facts, tasks: tasks.clone(), applied });
         };
-        let is_news = |(task, seen): &(&TaskId, &TaskSeen)| said.tasks.get(task) != Some(*seen);
+        let is_news =
+            |(task, report): &(&TaskId, &TaskReport)| said.tasks.get(task) != Some(*report);
         let tasks = tasks.iter().filter(is_news);
-        let tasks: BTreeMap<_, _> = tasks.map(|(task, seen)| (*task, seen.clone())).collect();
+        let tasks: BTreeMap<_, _> = tasks.map(|(task, report)| (*task, report.clone())).collect();
         let facts = (said.facts != *facts).then(|| facts.clone());
         if tasks.is_empty() && facts.is_none() {
             return None;
@@ -81,7 +82,7 @@ impl Reporting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::Bytes;
+    use tidegate_model::{Bytes, Commit, TaskSeen};
 
     fn facts(note: &str) -> NodeFacts {
         NodeFacts {
@@ -109,7 +110,7 @@ mod tests {
         let mut reporting = Reporting::over(sender);
         let one: TaskId = "job-1.1.0".parse().unwrap();
         let two: TaskId = "job-2.1.0".parse().unwrap();
-        let mut tasks = BTreeMap::from([(one, TaskSeen::Running)]);
+        let mut tasks = BTreeMap::from([(one, TaskSeen::Running.into())]);
         let old = facts("old");
         reporting.heartbeat();
         assert_eq!(next(&mut outbox), None, "the complete report is the first sign of life");
@@ -119,12 +120,17 @@ mod tests {
         assert_eq!(complete.tasks, tasks);
         reporting.report(Now { facts: &old, tasks: &tasks, applied: None });
         assert_eq!(next(&mut outbox), None, "nothing is news");
-        tasks.insert(two, TaskSeen::Starting);
+        tasks.insert(two, TaskSeen::Starting.into());
         let new = facts("new");
         reporting.report(Now { facts: &new, tasks: &tasks, applied: None });
         let changes = next(&mut outbox).unwrap();
-        assert_eq!(changes.tasks, BTreeMap::from([(two, TaskSeen::Starting)]));
-        assert_eq!((changes.complete, changes.facts), (false, Some(new)));
+        assert_eq!(changes.tasks, BTreeMap::from([(two, TaskSeen::Starting.into())]));
+        assert_eq!((changes.complete, changes.facts), (false, Some(new.clone())));
+        let commit = Commit { step: 1, path: "/c".into(), bytes: Bytes(1), request: None };
+        let saved = TaskReport { commit: Some(commit), ..TaskSeen::Running.into() };
+        tasks.insert(one, saved.clone());
+        reporting.report(Now { facts: &new, tasks: &tasks, applied: None });
+        assert_eq!(next(&mut outbox).unwrap().tasks, BTreeMap::from([(one, saved)]));
     }
 
     #[test]
@@ -134,7 +140,7 @@ mod tests {
         let facts = facts("");
         let task: TaskId = "job-1.1.0".parse().unwrap();
         reporting.report(Now { facts: &facts, tasks: &BTreeMap::new(), applied: None });
-        let tasks = BTreeMap::from([(task, TaskSeen::Running)]);
+        let tasks = BTreeMap::from([(task, TaskSeen::Running.into())]);
         reporting.report(Now { facts: &facts, tasks: &tasks, applied: None });
         assert!(next(&mut outbox).unwrap().complete);
         assert_eq!(next(&mut outbox), None);

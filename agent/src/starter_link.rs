@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::backoff::Backoff;
-use crate::node::TaskStatus;
+use crate::node::TaskFacts;
 use crate::shell::Event;
 use crate::starter::protocol::{FromStarter, MAX_LINE_BYTES, Request, TaskLine, Verb, line_of};
 
@@ -27,9 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) enum StarterEvent {
     /// Connected: the whole list, and where requests go.
-    Connected(BTreeMap<TaskId, TaskStatus>, mpsc::Sender<Request>),
-    /// A task's status is another.
-    Changed(TaskId, TaskStatus),
+    Connected(BTreeMap<TaskId, TaskFacts>, mpsc::Sender<Request>),
+    /// What is said of a task is another.
+    Changed(TaskId, TaskFacts),
     /// The answer to a request: why nothing was done, if so.
     Answered(u64, Option<String>),
     /// The connection is gone.
@@ -69,7 +69,7 @@ struct Connection {
     output: OwnedWriteHalf,
 }
 
-async fn connect(socket: &Path) -> anyhow::Result<(Connection, BTreeMap<TaskId, TaskStatus>)> {
+async fn connect(socket: &Path) -> anyhow::Result<(Connection, BTreeMap<TaskId, TaskFacts>)> {
     let (input, output) = UnixStream::connect(socket).await.context("connect")?.into_split();
     let mut connection = Connection { input: BufReader::new(input), output };
     let listed = connection.list();
@@ -78,13 +78,12 @@ async fn connect(socket: &Path) -> anyhow::Result<(Connection, BTreeMap<TaskId, 
 }
 
 impl Connection {
-    async fn list(&mut self) -> anyhow::Result<BTreeMap<TaskId, TaskStatus>> {
+    async fn list(&mut self) -> anyhow::Result<BTreeMap<TaskId, TaskFacts>> {
         self.output.write_all(&line_of(&Request { id: 0, verb: Verb::Status })?).await?;
         // A change that is said first is in the list that follows.
         loop {
             if let FromStarter::Tasks { id: _, tasks } = next(&mut self.input).await? {
-                let pair = |TaskLine { task, status }| (task, status.into());
-                return Ok(tasks.into_iter().map(pair).collect());
+                return Ok(tasks.into_iter().map(TaskLine::facts).collect());
             }
         }
     }
@@ -92,7 +91,7 @@ impl Connection {
     /// Until the connection ends; why it did.
     async fn serve(
         self,
-        tasks: BTreeMap<TaskId, TaskStatus>,
+        tasks: BTreeMap<TaskId, TaskFacts>,
         events: &mpsc::Sender<Event>,
     ) -> String {
         let (outbox, requests) = mpsc::channel(MAX_WAITING);
@@ -115,8 +114,9 @@ async fn hear(
 ) -> anyhow::Result<()> {
     loop {
         let event = match next(&mut input).await? {
-            FromStarter::Changed(TaskLine { task, status }) => {
-                StarterEvent::Changed(task, status.into())
+            FromStarter::Changed(line) => {
+                let (task, facts) = line.facts();
+                StarterEvent::Changed(task, facts)
             }
             FromStarter::Answer { id, refused } => StarterEvent::Answered(id, refused),
             FromStarter::Tasks { .. } => continue,

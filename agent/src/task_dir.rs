@@ -6,6 +6,11 @@
 //! | `begun` | shim | no: void after a reboot | a shim is about to start the task: no other ever may |
 //! | `state.json` | shim | no: void after a reboot | the task runs, as this process |
 //! | `stop.json` | starter | no: void after a reboot | the task is to end |
+//! | `save.json` | starter | yes | the task is to save |
+//! | `saving.json` | shim | yes, before each signal | which ranks were asked, and that none is asked twice |
+//! | `commit.json` | shim | yes | the job's newest checkpoint |
+//! | `preempt` | shim | no | tells the job that it is to save |
+//! | `job.sock` | shim | no | where the job talks to its shim |
 //! | `exit.json` | shim; the starter if the shim is dead | yes | its end |
 //! | `stdout.N`, `stderr.N` | shim | no | output from byte N on |
 //! | `shim.log` | shim | no | what went wrong in the shim itself |
@@ -74,6 +79,24 @@ impl TaskDir {
         self.path.join("stop.json")
     }
 
+    /// Of [`crate::saving::SaveRecord`].
+    #[must_use]
+    pub fn save(&self) -> PathBuf {
+        self.path.join("save.json")
+    }
+
+    /// Of [`crate::saving::SavingRecord`].
+    #[must_use]
+    pub fn saving(&self) -> PathBuf {
+        self.path.join("saving.json")
+    }
+
+    /// Of [`crate::saving::CommitRecord`].
+    #[must_use]
+    pub fn commit(&self) -> PathBuf {
+        self.path.join("commit.json")
+    }
+
     /// Of [`Exit`].
     #[must_use]
     pub fn exit(&self) -> PathBuf {
@@ -92,7 +115,7 @@ impl TaskDir {
         self.path.join("preempt")
     }
 
-    /// Where the job may talk to its agent.
+    /// Where the job may talk to its shim.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.path.join("job.sock")
@@ -161,7 +184,7 @@ impl Exit {
     }
 }
 
-/// [`Launch`] as JSON.
+/// [`Launch`] as JSON, but for its request to save: a start is the same with and without one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchRecord {
@@ -234,6 +257,7 @@ impl TryFrom<LaunchRecord> for Launch {
             master_port: record.master_port,
             checkpoint_dir: record.checkpoint_dir,
             log_cap: Bytes(record.log_cap_bytes),
+            save: None,
         })
     }
 }

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tidegate_agent::ledger::Ledger;
-use tidegate_agent::node::{Action, LinkRefused, Node, PlanRefused, TaskStatus};
+use tidegate_agent::node::{Action, LinkRefused, Node, PlanRefused, TaskFacts, TaskStatus};
 use tidegate_model::{
-    Bytes, ClusterId, DecisionSeq, Epoch, Generation, GpuUuid, Span, TaskExit, TaskId, TaskLayout,
-    TaskSeen, UserId,
+    Bytes, ClusterId, Commit, DecisionSeq, Epoch, Generation, GpuUuid, Save, SaveDelivery,
+    SaveSeen, SaveSignal, SaveTarget, Span, TaskExit, TaskId, TaskLayout, TaskSeen, UserId,
 };
-use tidegate_proto::link::{Launch, NodePlan, Order, Stop};
+use tidegate_proto::link::{Launch, NodePlan, Order, Stop, TaskReport};
 
 const OURS: ClusterId = ClusterId(1);
 const T: &str = "job-1.1.0";
@@ -48,7 +48,27 @@ fn launch(names: &[&str]) -> Box<Launch> {
         master_port: 1,
         checkpoint_dir: String::new(),
         log_cap: Bytes(1),
+        save: None,
     })
+}
+
+/// The same launch, with a request to save.
+fn saving(names: &[&str], request: u64) -> Box<Launch> {
+    let save = Save {
+        request: DecisionSeq(request),
+        signal: Some(SaveSignal::Usr1),
+        target: SaveTarget::Ranks,
+        grace: Span::seconds(60),
+        why: "why".into(),
+    };
+    Box::new(Launch { save: Some(save), ..*launch(names) })
+}
+
+/// What the starter says of a running task that was asked to save.
+fn asked(request: u64) -> TaskFacts {
+    let delivery = SaveDelivery::Signalled { ranks: 1 };
+    let save = Some(SaveSeen { request: DecisionSeq(request), delivery });
+    TaskFacts { save, ..TaskStatus::Running.into() }
 }
 
 fn a_stop() -> Stop {
@@ -96,7 +116,7 @@ fn known(before: Before) -> Node {
         node.prepared(task(T), gpus(&["a"]), 9);
     }
     if let Some(status) = status {
-        node.status_changed(task(T), status);
+        node.status_changed(task(T), status.into());
     }
     node
 }
@@ -117,11 +137,12 @@ fn check(before: Before, order: Option<Order>, expected: &str) {
         .map(|action| match action {
             Action::Prepare { .. } => "prepare",
             Action::Start { .. } => "start",
+            Action::Save { .. } => "save",
             Action::Stop { .. } => "stop",
             Action::Forget { .. } => "forget",
         })
         .collect();
-    let seen = match node.report().get(&task(T)) {
+    let seen = match node.report().get(&task(T)).map(|report| &report.seen) {
         None => "nothing".to_owned(),
         Some(TaskSeen::Prepared { port: 9 }) => "prepared".to_owned(),
         Some(TaskSeen::Ended { exit, released, .. }) => {
@@ -153,6 +174,13 @@ fn the_rules() {
     check(Ending, run(), "; exit code 0, unreleased");
     check(Ended, run(), "; exit code 0");
     check(Stray, run(), "; running");
+    let save = || Some(Order::Run(saving(&["a"], 1)));
+    check(Nothing, save(), "; missing");
+    check(Prepared, save(), "start; prepared");
+    check(Running, save(), "save; running");
+    check(Ending, save(), "; exit code 0, unreleased");
+    check(Ended, save(), "; exit code 0");
+    check(Stray, save(), "save; running");
     let elsewhere = Some(Order::Run(launch(&["b"])));
     let refused = "could not start: ordered to run on GPUs that were not set aside for it";
     check(Prepared, elsewhere, &format!("written; ; {refused}"));
@@ -185,7 +213,72 @@ fn a_task_that_was_stopped_before_its_start_never_starts_even_by_a_stale_plan_af
     node.starter_knows(BTreeMap::new());
     node.accept_plan(plan(2, 1, &[(T, Order::Run(launch(&["a"])))])).unwrap();
     assert_eq!(node.actions(), []);
-    assert!(matches!(node.report().get(&task(T)), Some(TaskSeen::Ended { released: true, .. })));
+    let seen = node.report().remove(&task(T)).map(|report| report.seen);
+    assert!(matches!(seen, Some(TaskSeen::Ended { released: true, .. })));
+}
+
+/// What is done about a task that runs and knows of this request, when that one is in its plan.
+fn check_save(known: Option<u64>, planned: u64, expected: &[u64]) {
+    let mut node = known_to_run(known);
+    node.accept_plan(plan(1, 1, &[(T, Order::Run(saving(&["a"], planned)))])).unwrap();
+    let asks: Vec<u64> = node
+        .actions()
+        .iter()
+        .map(|action| match action {
+            Action::Save { save, .. } => save.request.0,
+            Action::Prepare { .. }
+            | Action::Start { .. }
+            | Action::Stop { .. }
+            | Action::Forget { .. } => panic!("{action:?}"),
+        })
+        .collect();
+    assert_eq!(asks, expected, "{known:?} {planned}");
+}
+
+fn known_to_run(request: Option<u64>) -> Node {
+    let mut node = known(Before::Running);
+    if let Some(request) = request {
+        node.status_changed(task(T), asked(request));
+    }
+    node
+}
+
+#[test]
+fn a_request_to_save_is_handed_on_until_the_shim_has_it_and_never_an_older_one() {
+    check_save(None, 4, &[4]);
+    check_save(Some(3), 4, &[4]);
+    check_save(Some(4), 4, &[]);
+    check_save(Some(5), 4, &[]);
+}
+
+#[test]
+fn a_request_to_save_starts_nothing_otherwise_and_is_handed_on_once_the_task_runs() {
+    let mut node = known(Before::Prepared);
+    let prepared = node.ledger().clone();
+    node.accept_plan(plan(1, 1, &[(T, Order::Run(saving(&["a"], 4)))])).unwrap();
+    assert_eq!(node.ledger().prepared, prepared.prepared, "the same launch");
+    assert!(matches!(node.actions().as_slice(), [Action::Start { .. }]));
+    node.status_changed(task(T), TaskStatus::Intended.into());
+    assert_eq!(node.actions(), []);
+    node.status_changed(task(T), TaskStatus::Running.into());
+    assert!(matches!(node.actions().as_slice(), [Action::Save { .. }]));
+    node.accept_plan(plan(1, 2, &[(T, Order::Run(launch(&["a"])))])).unwrap();
+    assert_eq!(node.actions(), [], "withdrawn before it was handed on");
+}
+
+#[test]
+fn what_the_starter_says_of_saves_and_checkpoints_is_reported_also_of_an_ended_task() {
+    let mut node = known_to_run(Some(4));
+    let commit = Commit { step: 7, path: "/c".into(), bytes: Bytes(8), request: None };
+    let facts = TaskFacts {
+        status: ended(TaskExit::Exited(85), true),
+        commit: Some(commit.clone()),
+        ..asked(4)
+    };
+    node.status_changed(task(T), facts.clone());
+    let report = node.report().remove(&task(T)).unwrap();
+    let seen = TaskSeen::Ended { exit: TaskExit::Exited(85), released: true, ran: Span(5) };
+    assert_eq!(report, TaskReport { seen, save: facts.save, commit: Some(commit) });
 }
 
 #[test]
@@ -215,9 +308,9 @@ fn gpus_of_a_task_that_is_not_released_are_not_set_aside_again() {
     node.accept_plan(plan(1, 1, &[(other, Order::Prepare(gpus(&["b", "a"])))])).unwrap();
     assert_eq!(node.actions(), [], "it waits");
     assert_eq!(node.report().get(&task(other)), None);
-    node.status_changed(task(T), ended(TaskExit::Exited(0), false));
+    node.status_changed(task(T), ended(TaskExit::Exited(0), false).into());
     assert_eq!(node.actions(), []);
-    node.status_changed(task(T), ended(TaskExit::Exited(0), true));
+    node.status_changed(task(T), ended(TaskExit::Exited(0), true).into());
     assert_eq!(node.actions().len(), 1);
 }
 
@@ -233,18 +326,18 @@ fn of_two_tasks_that_want_one_gpu_only_the_first_is_prepared() {
 fn nothing_is_done_or_said_before_the_starter_has_been_heard() {
     let mut node = Node::restore(known(Before::Prepared).ledger().clone(), "boot");
     node.accept_plan(plan(1, 1, &[(T, Order::Run(launch(&["a"])))])).unwrap();
-    node.status_changed(task("job-2.1.0"), TaskStatus::Running);
+    node.status_changed(task("job-2.1.0"), TaskStatus::Running.into());
     assert!(node.actions().is_empty() && node.report().is_empty());
-    node.starter_knows([(task(T), TaskStatus::Running)].into());
+    node.starter_knows([(task(T), TaskStatus::Running.into())].into());
     assert!(node.actions().is_empty(), "it runs already");
-    assert_eq!(node.report(), [(task(T), TaskSeen::Running)].into());
+    assert_eq!(node.report(), [(task(T), TaskSeen::Running.into())].into());
 }
 
 #[test]
 fn a_start_that_the_starter_never_recorded_is_handed_to_it_again() {
     let mut node = known(Before::Prepared);
     node.accept_plan(plan(1, 1, &[(T, Order::Run(launch(&["a"])))])).unwrap();
-    node.status_changed(task(T), TaskStatus::Intended);
+    node.status_changed(task(T), TaskStatus::Intended.into());
     assert_eq!(node.actions(), []);
     node.starter_knows(BTreeMap::new());
     assert!(matches!(node.actions().as_slice(), [Action::Start { .. }]));
@@ -259,9 +352,8 @@ fn a_task_whose_record_vanished_is_not_started_again() {
     node.starter_knows(BTreeMap::new());
     assert_eq!(node.actions(), []);
     let report = node.report();
-    let Some(TaskSeen::Ended { exit: TaskExit::Lost(_), .. }) = report.get(&task(T)) else {
-        panic!("{report:?}")
-    };
+    let seen = report.get(&task(T)).map(|report| &report.seen);
+    assert!(matches!(seen, Some(TaskSeen::Ended { exit: TaskExit::Lost(_), .. })), "{report:?}");
 }
 
 #[test]
@@ -282,7 +374,7 @@ fn only_a_newer_plan_of_the_own_cluster_is_taken() {
     assert!(node.ledger() == &before && node.report().is_empty());
     node.accept_plan(plan(2, 5, &stop)).unwrap();
     node.accept_plan(plan(3, 1, &stop)).unwrap();
-    assert_eq!(node.report(), [(task(T), TaskSeen::Missing)].into());
+    assert_eq!(node.report(), [(task(T), TaskSeen::Missing.into())].into());
     let mut new = Node::restore(Ledger::default(), "boot");
     assert!(new.accept_plan(plan(1, 1, &[])).is_err(), "not enrolled");
 }
@@ -327,7 +419,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     node: Node,
     disk: Ledger,
-    starter: BTreeMap<TaskId, TaskStatus>,
+    starter: BTreeMap<TaskId, TaskFacts>,
     plans: Vec<NodePlan>,
     wanted: BTreeMap<TaskId, Order>,
     epoch: u64,
@@ -396,19 +488,17 @@ impl World {
     /// forgotten once its end is reported; what is gone is never wanted again.
     fn take_further(&mut self, number: u8) {
         let (task, names) = (id(number), gpu(number));
-        let report = self.node.report();
-        let over = matches!(
-            report.get(&task),
-            Some(TaskSeen::Ended { released: true, .. } | TaskSeen::Missing)
-        );
+        let seen = self.node.report().remove(&task).map(|report| report.seen);
+        let over = matches!(seen, Some(TaskSeen::Ended { released: true, .. } | TaskSeen::Missing));
         let next = match self.wanted.get(&task) {
             None => Order::Prepare(gpus(names)),
             Some(Order::Forget) => return,
             Some(_) if over => Order::Forget,
-            Some(Order::Prepare(_))
-                if matches!(report.get(&task), Some(TaskSeen::Prepared { .. })) =>
-            {
+            Some(Order::Prepare(_)) if matches!(seen, Some(TaskSeen::Prepared { .. })) => {
                 Order::Run(launch(names))
+            }
+            Some(Order::Run(launch)) if launch.save.is_none() => {
+                Order::Run(saving(names, u64::try_from(self.plans.len()).unwrap() + 1))
             }
             Some(_) => Order::Stop(a_stop()),
         };
@@ -447,20 +537,30 @@ impl World {
             Action::Prepare { task, gpus } => self.node.prepared(task, gpus, 1),
             Action::Start { task, launch: _ } => {
                 *self.starts.entry(task).or_default() += 1;
-                self.starter.insert(task, TaskStatus::Intended);
+                self.starter.insert(task, TaskStatus::Intended.into());
                 if noted {
-                    self.node.status_changed(task, TaskStatus::Intended);
+                    self.node.status_changed(task, TaskStatus::Intended.into());
+                }
+            }
+            Action::Save { task, save } => {
+                let facts = asked(save.request.0);
+                let before = self.starter.insert(task, facts.clone()).unwrap();
+                assert_eq!(before.status, TaskStatus::Running);
+                let before = before.save.map(|save| save.request);
+                assert!(before < Some(save.request), "handed on again");
+                if noted {
+                    self.node.status_changed(task, facts);
                 }
             }
             Action::Stop { task, stop: _ } => {
-                let status = ended(TaskExit::Signaled(15), true);
-                self.starter.insert(task, status.clone());
+                let facts = TaskFacts::from(ended(TaskExit::Signaled(15), true));
+                self.starter.insert(task, facts.clone());
                 if noted {
-                    self.node.status_changed(task, status);
+                    self.node.status_changed(task, facts);
                 }
             }
             Action::Forget { task } => {
-                assert!(self.starter.get(&task).is_some_and(TaskStatus::is_released));
+                assert!(self.starter.get(&task).is_some_and(|facts| facts.status.is_released()));
                 self.starter.remove(&task);
                 if noted {
                     self.node.forgotten(task);
@@ -470,14 +570,14 @@ impl World {
     }
 
     fn advance(&mut self, task: TaskId) {
-        let next = match self.starter.get(&task) {
-            Some(TaskStatus::Intended) => TaskStatus::Running,
-            Some(TaskStatus::Running) => ended(TaskExit::Exited(0), false),
-            Some(TaskStatus::Ended { .. }) => ended(TaskExit::Exited(0), true),
-            None => return,
+        let Some(facts) = self.starter.get_mut(&task) else { return };
+        facts.status = match &facts.status {
+            TaskStatus::Intended => TaskStatus::Running,
+            TaskStatus::Running => ended(TaskExit::Exited(0), false),
+            TaskStatus::Ended { .. } => ended(TaskExit::Exited(0), true),
         };
-        self.starter.insert(task, next.clone());
-        self.node.status_changed(task, next);
+        let facts = facts.clone();
+        self.node.status_changed(task, facts);
     }
 
     fn check(&self) {
@@ -489,7 +589,7 @@ impl World {
             let holds = |number: &&u8| {
                 let task = id(**number);
                 match self.starter.get(&task) {
-                    Some(status) => !status.is_released(),
+                    Some(facts) => !facts.status.is_released(),
                     None => self.node.ledger().prepared.contains_key(&task),
                 }
             };
@@ -518,7 +618,7 @@ fn what_was_prepared_before_a_reboot_is_never_started_after_it() {
     let before = known(Before::Prepared).ledger().clone();
     let mut node = Node::restore(before, "another boot");
     node.starter_knows(BTreeMap::new());
-    let told: Vec<_> = node.report().into_values().collect();
+    let told: Vec<_> = node.report().into_values().map(|report| report.seen).collect();
     assert!(
         matches!(
             told.as_slice(),

@@ -225,7 +225,7 @@ impl Shell {
                 self.node.starter_knows(tasks);
                 self.orders = Some(Orders::over(outbox));
             }
-            StarterEvent::Changed(task, status) => self.node.status_changed(task, status),
+            StarterEvent::Changed(task, facts) => self.node.status_changed(task, facts),
             StarterEvent::Disconnected => self.orders = None,
             StarterEvent::Answered(id, refused) => {
                 let Some(orders) = &mut self.orders else { return };
@@ -284,7 +284,15 @@ impl Shell {
                     && orders.start(task, *launch)
                 {
                     info!(%task, "starting");
-                    self.node.status_changed(task, TaskStatus::Intended);
+                    self.node.status_changed(task, TaskStatus::Intended.into());
+                }
+            }
+            Action::Save { task, save } => {
+                let (request, why) = (save.request, save.why.clone());
+                if let Some(orders) = &mut self.orders
+                    && orders.save(task, save)
+                {
+                    info!(%task, %request, %why, "asking it to save");
                 }
             }
             Action::Stop { task, stop } => {

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::{Pid, pipe2};
+use tidegate_model::TaskLayout;
 use tidegate_proto::link::Launch;
 
 use super::pump::Pump;
@@ -20,18 +21,20 @@ pub(super) struct Started {
     pub(super) main: Pid,
     pub(super) since: Instant,
     pub(super) pumps: [Pump; 2],
+    /// Its first rank, and how many a task has.
+    pub(super) ranks: (u32, TaskLayout),
 }
 
 /// Starts the task; an error is why it never started.
-pub(super) fn start(dir: &TaskDir, intent: Intent) -> Result<Started, String> {
+pub(super) fn start(
+    dir: &TaskDir,
+    intent: Intent,
+    socket: Option<&Path>,
+) -> Result<Started, String> {
     let launch = Launch::try_from(intent.launch)?;
-    let (preempt_file, socket) = (dir.preempt_file(), dir.socket());
-    let places = Places {
-        preempt_file: &preempt_file,
-        socket: &socket,
-        home: &intent.home,
-        user: &intent.user,
-    };
+    let preempt_file = dir.preempt_file();
+    let places =
+        Places { preempt_file: &preempt_file, socket, home: &intent.home, user: &intent.user };
     let variables = environment(intent.task, &launch, places);
     check_places(&launch)?;
     let (stdout, out_end) = output_pipe().map_err(|error| format!("stdout pipe: {error}"))?;
@@ -49,7 +52,8 @@ pub(super) fn start(dir: &TaskDir, intent: Intent) -> Result<Started, String> {
     let main = i32::try_from(child.id()).map_err(|error| format!("its pid: {error}"))?;
     let pump = |source, stream| Pump::new(source, dir.path(), stream, launch.log_cap);
     let pumps = [pump(stdout, "stdout"), pump(stderr, "stderr")];
-    Ok(Started { main: Pid::from_raw(main), since, pumps })
+    let ranks = (launch.rank, launch.layout);
+    Ok(Started { main: Pid::from_raw(main), since, pumps, ranks })
 }
 
 fn check_places(launch: &Launch) -> Result<(), String> {

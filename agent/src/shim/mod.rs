@@ -1,11 +1,16 @@
-//! One task's supervisor. It outlives agent and starter, holds the task's output, learns its exit
-//! and leaves nothing of it behind. One thread, no async runtime.
+//! One task's supervisor. It outlives agent and starter, holds the task's output, asks its ranks to
+//! save, hears what they commit, learns its exit and leaves nothing of it behind. One thread and,
+//! while a commit is checked, one more; no async runtime.
 //!
-//! What is not here: who decides that a task starts or ends (the starter tells it, through the
-//! task's directory and TERM).
+//! What is not here: who decides that a task starts, saves or ends (the starter tells it, through
+//! the task's directory and TERM).
 
+mod ask;
+mod check;
+mod door;
 mod launch;
 mod pump;
+mod ranks;
 mod reap;
 mod stop;
 
@@ -24,6 +29,8 @@ use nix::unistd::{Pid, setsid};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use tidegate_model::{Span, TaskExit};
 
+use self::ask::Asking;
+use self::door::Door;
 use self::launch::{Started, start};
 use self::pump::Pump;
 use self::reap::{Family, Left};
@@ -68,17 +75,20 @@ pub fn run(dir: &TaskDir) -> anyhow::Result<()> {
     let intent: Intent = serde_json::from_slice(&durable::read_bounded(&intent_file)?)
         .with_context(|| format!("read {}", path.display()))?;
     let boot_id = intent.boot_id.clone();
-    match started(dir, intent) {
-        Ok(started) => Supervisor::new(dir, started, boot_id)?.supervise(&signals),
+    // Without a socket, which a path that is too long has, the job can still be asked and run.
+    let door = Door::open(dir, intent.task, Procs::default()).ok();
+    match started(dir, intent, door.is_some()) {
+        Ok(started) => Supervisor::new(dir, started, door, boot_id)?.supervise(&signals),
         Err(why) => record(dir, &Exit::released(TaskExit::NeverStarted(why), Span::ZERO)),
     }
 }
 
-fn started(dir: &TaskDir, intent: Intent) -> Result<Started, String> {
+fn started(dir: &TaskDir, intent: Intent, is_served: bool) -> Result<Started, String> {
     if dir.stop().exists() {
         return Err("stopped before it was started".to_owned());
     }
-    start(dir, intent)
+    let socket = dir.socket();
+    start(dir, intent, is_served.then_some(&socket))
 }
 
 /// Its bytes are durable before it is seen: an end that was reported is never half there after a
@@ -92,6 +102,8 @@ struct Supervisor<'a> {
     dir: &'a TaskDir,
     family: Family,
     ladder: Ladder,
+    asking: Asking,
+    door: Option<Door>,
     pumps: [Pump; 2],
     since: Instant,
     ended: Option<Ended>,
@@ -105,26 +117,42 @@ struct Ended {
 }
 
 impl<'a> Supervisor<'a> {
-    fn new(dir: &'a TaskDir, started: Started, boot_id: String) -> anyhow::Result<Self> {
-        let Started { main, since, pumps } = started;
+    fn new(
+        dir: &'a TaskDir,
+        started: Started,
+        door: Option<Door>,
+        boot_id: String,
+    ) -> anyhow::Result<Self> {
+        let Started { main, since, pumps, ranks } = started;
         let procs = Procs::default();
         let identify = |pid: Pid| procs.identify(pid.as_raw()).context("read a process's state");
         let state = State { boot_id, shim: identify(Pid::this())?, main: identify(main)? };
         durable::publish(&dir.state(), &bytes_of(&state)?).context("record that the task runs")?;
+        let asking = Asking::of(dir, procs.clone(), state.main, ranks);
         let family = Family::of(main, procs);
-        Ok(Self { dir, family, ladder: Ladder::default(), pumps, since, ended: None })
+        let ladder = Ladder::default();
+        Ok(Self { dir, family, ladder, asking, door, pumps, since, ended: None })
     }
 
     fn supervise(mut self, signals: &SignalFd) -> anyhow::Result<()> {
+        // It may have been asked before this shim, or any, had begun.
+        self.save_asked();
         loop {
             self.wait(signals)?;
             for signal in signals::arrived(signals)? {
                 if signal == Signal::SIGTERM {
                     self.stop_asked()?;
+                    self.save_asked();
                 }
             }
             for pump in &mut self.pumps {
                 pump.turn();
+            }
+            if self.ended.is_none() {
+                self.asking.look(Instant::now());
+            }
+            if let Some(door) = &mut self.door {
+                door.turn(self.asking.announcement(Instant::now()).as_ref());
             }
             let left = self.reap();
             if self.ended.is_some() {
@@ -139,11 +167,15 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Until a signal or output arrives, or the ladder's next step is due.
+    /// Until a signal, output or a word of the job arrives, or a next step is due.
     fn wait(&self, signals: &SignalFd) -> io::Result<()> {
         let sweeping = self.ended.is_some() || self.ladder.is_over(Instant::now());
-        let timeout =
-            if sweeping { Some(SWEEP_INTERVAL) } else { self.ladder.left(Instant::now()) };
+        let now = Instant::now();
+        let timeout = if sweeping {
+            Some(SWEEP_INTERVAL)
+        } else {
+            [self.ladder.left(now), self.asking.left(now)].into_iter().flatten().min()
+        };
         let timeout = timeout.map_or(PollTimeout::NONE, |left| {
             // A millisecond more: a timeout that rounds down would spin until the deadline.
             let left = left.saturating_add(Duration::from_millis(1));
@@ -152,6 +184,7 @@ impl<'a> Supervisor<'a> {
         let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
         let outputs = self.pumps.iter().filter_map(Pump::source);
         fds.extend(outputs.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(self.door.iter().flat_map(Door::fds));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -168,6 +201,17 @@ impl<'a> Supervisor<'a> {
             self.family.terminate_main()?;
         }
         Ok(())
+    }
+
+    fn save_asked(&mut self) {
+        let now = Instant::now();
+        if self.ladder.left(now).is_some() {
+            self.asking.end();
+        } else if let Some(news) = self.asking.read(now)
+            && let Some(door) = &mut self.door
+        {
+            door.tell(&news);
+        }
     }
 
     fn reap(&mut self) -> Left {
@@ -198,6 +242,9 @@ impl<'a> Supervisor<'a> {
     fn finish(mut self) -> anyhow::Result<()> {
         for pump in &mut self.pumps {
             pump.drain();
+        }
+        if let Some(door) = self.door.take() {
+            door.close(self.asking.announcement(Instant::now()).as_ref());
         }
         let dropped = self.dropped();
         let Some(ended) = &self.ended else { return Ok(()) };

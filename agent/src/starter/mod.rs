@@ -12,6 +12,7 @@ mod server;
 mod spawn;
 mod sweep;
 mod tasks;
+mod told;
 mod watch;
 
 pub use server::run;

@@ -6,13 +6,14 @@
 use serde::{Deserialize, Serialize};
 use tidegate_model::{Span, TaskId};
 
-use crate::node::TaskStatus;
+use crate::node::{TaskFacts, TaskStatus};
 use crate::record::ExitRecord;
+use crate::saving::{CommitRecord, SaveRecord, SeenRecord};
 use crate::task_dir::LaunchRecord;
 
 /// Longest line either side accepts: a launch is at most 128 KiB before JSON escapes it, and a
-/// list of 1024 tasks with the longest reasons stays below it.
-pub const MAX_LINE_BYTES: usize = 1 << 20;
+/// list of 1024 tasks with the longest reasons and paths of checkpoints stays below it.
+pub const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// Asked by the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +46,14 @@ pub enum Verb {
         decision: u64,
         /// Between TERM and KILL.
         grace_ms: u64,
+    },
+    /// Ask the task to save. Harmless if repeated; one older than the last is dropped.
+    Save {
+        /// Which.
+        #[serde(with = "crate::text")]
+        task: TaskId,
+        /// How.
+        save: SaveRecord,
     },
     /// Send a signal to the task's own process.
     Signal {
@@ -95,6 +104,22 @@ pub struct TaskLine {
     pub task: TaskId,
     /// How it stands.
     pub status: StatusRecord,
+    /// How far the newest request to save came; none if its shim knows of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save: Option<SeenRecord>,
+    /// Its newest checkpoint, if it has said of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<CommitRecord>,
+}
+
+impl TaskLine {
+    /// The task and what is said of it.
+    #[must_use]
+    pub fn facts(self) -> (TaskId, TaskFacts) {
+        let Self { task, status, save, commit } = self;
+        let (save, commit) = (save.map(Into::into), commit.map(Into::into));
+        (task, TaskFacts { status: status.into(), save, commit })
+    }
 }
 
 /// [`TaskStatus`] as JSON.

@@ -194,6 +194,7 @@ impl Server {
             Verb::Stop { task, decision, grace_ms } => {
                 self.tasks.stop(task, &StopRecord { decision, grace_ms })
             }
+            Verb::Save { task, save } => self.tasks.save(task, &save),
             Verb::Signal { task, signal } => self.tasks.signal(task, signal),
             Verb::Forget { task } => self.tasks.forget(task),
         };

@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use nix::unistd::getpid;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use tidegate_model::{Span, TaskExit, TaskId};
 
 use crate::environment::marks;
@@ -72,14 +72,8 @@ impl Sweep {
 
 /// Through a pidfd, so that a later process with this pid is never hit.
 fn kill(procs: &Procs, process: ProcessId) {
-    if let Some(fd) = open(procs, process) {
+    if let Some(fd) = procs.open(process) {
         // Another user's process cannot be killed from here: it is found again.
         pidfd_send_signal(fd, Signal::KILL).ok();
     }
-}
-
-/// A handle on this very process; none if it is gone. Opened first, compared then.
-pub(super) fn open(procs: &Procs, process: ProcessId) -> Option<std::os::fd::OwnedFd> {
-    let fd = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
-    procs.is_alive(process).then_some(fd)
 }

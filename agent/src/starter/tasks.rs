@@ -15,10 +15,12 @@ use super::adopt::{Found, abandoned, bar_shims, exit_of, look};
 use super::kept_logs::KeptLogs;
 use super::protocol::{StatusRecord, TaskLine};
 use super::spawn::Spawner;
-use super::sweep::{Sweep, open};
+use super::sweep::Sweep;
+use super::told::Told;
 use super::watch::Watch;
 use crate::durable;
 use crate::procs::{ProcessId, Procs};
+use crate::saving::SaveRecord;
 use crate::task_dir::{Exit, LaunchRecord, State, StopRecord, TaskDir, bytes_of, load};
 
 pub(super) struct Tasks {
@@ -35,6 +37,7 @@ pub(super) struct Tasks {
 struct Task {
     dir: TaskDir,
     phase: Phase,
+    told: Told,
 }
 
 enum Phase {
@@ -100,7 +103,8 @@ impl Tasks {
         let dir = TaskDir::of(&self.root, task);
         self.spawner.record(&dir, task, launch)?;
         let phase = self.spawn(task, &dir);
-        self.known.insert(task, Task { dir, phase });
+        let told = Told::read(task, &dir);
+        self.known.insert(task, Task { dir, phase, told });
         self.changed.insert(task);
         Ok(())
     }
@@ -146,6 +150,23 @@ impl Tasks {
         }
     }
 
+    /// Tells a task's shim to ask its ranks to save. The request is durable, so that a shim that
+    /// has not begun yet, or a starter that is killed here, finds it.
+    pub(super) fn save(&self, task: TaskId, save: &SaveRecord) -> Result<(), String> {
+        let known = self.known.get(&task).ok_or_else(|| unknown(task))?;
+        let Phase::Live(live) = &known.phase else { return Ok(()) };
+        let path = known.dir.save();
+        // What cannot be read is written anew.
+        let before = load::<SaveRecord>(&path).ok().flatten().map(|before| before.request);
+        if before.is_none_or(|before| before < save.request) {
+            info!(%task, request = save.request, "asking it to save");
+            let written = bytes_of(save).and_then(|bytes| durable::replace(&path, &bytes));
+            written.map_err(|why| format!("the request cannot be written: {why}"))?;
+        }
+        // Also when it is repeated: a starter may have been killed between the two.
+        signal(&live.shim, Signal::TERM)
+    }
+
     /// Sends a signal to a task's main process.
     pub(super) fn signal(&self, task: TaskId, number: i32) -> Result<(), String> {
         let known = self.known.get(&task).ok_or_else(|| unknown(task))?;
@@ -154,7 +175,7 @@ impl Tasks {
         };
         let wanted = Signal::from_named_raw(number);
         let wanted = wanted.ok_or_else(|| format!("{number} is not a signal's number"))?;
-        let process = open(&self.procs, *main).ok_or_else(|| format!("{task} does not run"))?;
+        let process = self.procs.open(*main).ok_or_else(|| format!("{task} does not run"))?;
         signal(&process, wanted)
     }
 
@@ -254,8 +275,9 @@ impl Tasks {
             Found::Alive { shim } => {
                 self.watch.add(task, dir.path())?;
                 // The order may have been written just before the last starter died.
-                if dir.stop().exists() {
-                    signal(&shim, Signal::TERM).unwrap_or_else(|why| warn!(%task, %why, "stop"));
+                if dir.stop().exists() || dir.save().exists() {
+                    signal(&shim, Signal::TERM)
+                        .unwrap_or_else(|why| warn!(%task, %why, "its shim"));
                 }
                 info!(%task, "adopted");
                 Phase::Live(Live { shim, main: None, exit: None })
@@ -274,7 +296,8 @@ impl Tasks {
             }
             Found::Ended(exit) => Phase::Ended(exit),
         };
-        self.known.insert(task, Task { dir, phase });
+        let told = Told::read(task, &dir);
+        self.known.insert(task, Task { dir, phase, told });
         self.refresh(task);
         Ok(())
     }
@@ -283,6 +306,11 @@ impl Tasks {
     fn refresh(&mut self, task: TaskId) {
         let Some(known) = self.known.get_mut(&task) else { return };
         let Phase::Live(live) = &mut known.phase else { return };
+        let told = Told::read(task, &known.dir);
+        if told != known.told {
+            known.told = told;
+            self.changed.insert(task);
+        }
         let exit = load::<Exit>(&known.dir.exit()).unwrap_or_else(|why| {
             warn!(%task, %why, "its end cannot be read");
             None
@@ -352,7 +380,8 @@ fn line(task: TaskId, known: &Task) -> TaskLine {
             ran_ms: sweep.ran.0,
         },
     };
-    TaskLine { task, status }
+    let is_alive = matches!(known.phase, Phase::Live(_));
+    TaskLine { task, status, save: known.told.save(is_alive), commit: known.told.commit.clone() }
 }
 
 fn signal(process: &OwnedFd, signal: Signal) -> Result<(), String> {

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use tidegate_agent::procs::Procs;
 use tidegate_agent::task_dir::{State, load};
-use tidegate_model::{ClusterId, DecisionSeq, Epoch, Generation, Span, TaskExit, TaskId, TaskSeen};
-use tidegate_proto::link::{Hello, NodePlan, Order, Report, Stop};
+use tidegate_model::{
+    Bytes, ClusterId, DecisionSeq, Epoch, Generation, Save, SaveDelivery, SaveSeen, SaveTarget,
+    Span, TaskExit, TaskId, TaskSeen,
+};
+use tidegate_proto::link::{Hello, NodePlan, Order, Report, Stop, TaskReport};
 use tidegate_proto::v1;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
@@ -19,6 +22,7 @@ use v1::agent_link_server::{AgentLink, AgentLinkServer};
 use v1::{from_agent, to_agent};
 
 use crate::bench::{Bench, is_gone, kill, task, until};
+use crate::job_socket::{Client, checkpoint, relay};
 
 const T: &str = "job-1.1.0";
 const OURS: ClusterId = ClusterId(7);
@@ -28,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Link {
     incoming: Streaming<v1::FromAgent>,
     outgoing: mpsc::Sender<Result<v1::ToAgent, Status>>,
-    tasks: BTreeMap<TaskId, TaskSeen>,
+    tasks: BTreeMap<TaskId, TaskReport>,
 }
 
 struct Doors(mpsc::Sender<Link>);
@@ -100,9 +104,13 @@ impl Link {
     }
 
     async fn seen(&mut self, id: &str, wanted: impl Fn(&TaskSeen) -> bool) -> TaskSeen {
+        self.told(id, |report| wanted(&report.seen)).await.seen
+    }
+
+    async fn told(&mut self, id: &str, wanted: impl Fn(&TaskReport) -> bool) -> TaskReport {
         loop {
-            if let Some(seen) = self.tasks.get(&task(id)).filter(|seen| wanted(seen)) {
-                return seen.clone();
+            if let Some(report) = self.tasks.get(&task(id)).filter(|report| wanted(report)) {
+                return report.clone();
             }
             assert!(!self.report().await.complete);
         }
@@ -239,7 +247,7 @@ async fn an_agent_that_was_killed_returns_with_all_it_knows_and_starts_nothing_t
     let mut link = node.link().await;
     let (hello, report) = link.begin().await;
     assert_eq!(hello.cluster, Some(OURS));
-    let known = [(task(T), TaskSeen::Running), (task("job-2.1.0"), waiting)];
+    let known = [(task(T), TaskSeen::Running.into()), (task("job-2.1.0"), waiting.into())];
     assert_eq!(report.tasks, known.into());
     link.plan(2, &[(T, run)]).await;
     link.plan(3, &[(T, stop()), ("job-2.1.0", stop())]).await;
@@ -280,7 +288,7 @@ async fn a_plan_that_is_older_or_silent_stops_nothing() {
     link.plan(6, &[]).await;
     link.plan(7, &[("job-9.1.0", stop())]).await;
     link.seen("job-9.1.0", |seen| *seen == TaskSeen::Missing).await;
-    assert_eq!(link.tasks.get(&task(T)), Some(&TaskSeen::Running));
+    assert_eq!(link.tasks.get(&task(T)), Some(&TaskSeen::Running.into()));
     assert!(node.log().contains("the plan is generation 4; 5 has been accepted"), "{}", node.log());
     let state: State = load(&node.bench.task_dir(T).state()).unwrap().unwrap();
     kill(state.main.pid);
@@ -323,6 +331,49 @@ async fn a_task_of_another_user_never_starts_and_says_why() {
     link.plan(2, &[(T, Order::Run(Box::new(launch)))]).await;
     let TaskExit::NeverStarted(why) = link.ended(T).await else { panic!() };
     assert!(why.contains("starts no task of uid-"), "{why}");
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_loses_neither_what_was_asked_nor_what_was_committed() {
+    let mut node = Node::new();
+    let mut link = node.link().await;
+    link.begin().await;
+    link.plan(1, &[(T, prepare())]).await;
+    link.seen(T, is_prepared).await;
+    let mut launch = relay(&node.bench);
+    link.plan(2, &[(T, Order::Run(Box::new(launch.clone())))]).await;
+    link.seen(T, |seen| *seen == TaskSeen::Running).await;
+    let mut client = Client::of(&node.bench);
+    launch.save = Some(Save {
+        request: DecisionSeq(7),
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(10),
+        why: "why".into(),
+    });
+    let save = Order::Run(Box::new(launch));
+    link.plan(3, &[(T, save.clone())]).await;
+    let announced = Some(SaveSeen { request: DecisionSeq(7), delivery: SaveDelivery::Announced });
+    link.told(T, |report| report.save == announced).await;
+    assert_eq!(client.hear().unwrap()["save"]["request"], 7);
+    node.kill_agent();
+    let message = checkpoint(&node.bench, 5);
+    assert_eq!(client.ask(&message)["committed"]["step"], 5);
+    node.agent = Node::start_agent(&node.bench);
+    let mut link = node.link().await;
+    let (_, report) = link.begin().await;
+    let known = report.tasks.get(&task(T)).unwrap().clone();
+    let commit = known.commit.clone().unwrap();
+    assert_eq!((commit.step, commit.bytes), (5, Bytes(3)));
+    assert_eq!((commit.request, &known.save), (Some(DecisionSeq(7)), &announced));
+    link.plan(3, &[(T, save)]).await;
+    link.plan(4, &[(T, stop())]).await;
+    link.ended(T).await;
+    let ended = link.tasks.get(&task(T)).unwrap();
+    assert_eq!((&ended.save, &ended.commit), (&announced, &known.commit));
+    link.plan(5, &[(T, Order::Forget)]).await;
+    let gone = link.told(T, |report| report.seen == TaskSeen::Gone).await;
+    assert_eq!((gone.save, gone.commit), (None, None));
 }
 
 #[tokio::test]

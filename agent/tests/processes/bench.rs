@@ -25,7 +25,7 @@ pub(crate) struct Bench {
     pub(crate) dir: TempDir,
     starter: Option<Child>,
     agent: Option<BufReader<UnixStream>>,
-    seen: BTreeMap<TaskId, StatusRecord>,
+    seen: BTreeMap<TaskId, TaskLine>,
     next: u64,
 }
 
@@ -71,8 +71,7 @@ impl Bench {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         self.agent = Some(BufReader::new(stream));
         self.seen.clear();
-        let tasks = self.list();
-        self.seen = tasks;
+        self.seen = self.lines();
     }
 
     pub(crate) fn kill_starter(&mut self) {
@@ -98,8 +97,8 @@ impl Bench {
             return None;
         }
         let message: FromStarter = serde_json::from_str(&line).unwrap();
-        if let FromStarter::Changed(TaskLine { task, status }) = &message {
-            self.seen.insert(*task, status.clone());
+        if let FromStarter::Changed(line) = &message {
+            self.seen.insert(line.task, line.clone());
         }
         Some(message)
     }
@@ -121,10 +120,14 @@ impl Bench {
     }
 
     pub(crate) fn list(&mut self) -> BTreeMap<TaskId, StatusRecord> {
+        self.lines().into_iter().map(|(task, line)| (task, line.status)).collect()
+    }
+
+    fn lines(&mut self) -> BTreeMap<TaskId, TaskLine> {
         self.send(&line_of(&Request { id: 0, verb: Verb::Status }).unwrap());
         loop {
             if let FromStarter::Tasks { tasks, .. } = self.hear().unwrap() {
-                return tasks.into_iter().map(|line| (line.task, line.status)).collect();
+                return tasks.into_iter().map(|line| (line.task, line)).collect();
             }
         }
     }
@@ -156,6 +159,7 @@ impl Bench {
             master_port: 29500,
             checkpoint_dir: self.dir.path().join("ckpt").display().to_string(),
             log_cap: Bytes(1 << 20),
+            save: None,
         }
     }
 
@@ -165,10 +169,15 @@ impl Bench {
         id: &str,
         wanted: impl Fn(&StatusRecord) -> bool,
     ) -> StatusRecord {
+        self.wait_line(id, |line| wanted(&line.status)).status
+    }
+
+    /// Waits until what is said of the task is so.
+    pub(crate) fn wait_line(&mut self, id: &str, wanted: impl Fn(&TaskLine) -> bool) -> TaskLine {
         let id = task(id);
         loop {
-            if let Some(status) = self.seen.get(&id).filter(|status| wanted(status)) {
-                return status.clone();
+            if let Some(line) = self.seen.get(&id).filter(|line| wanted(line)) {
+                return line.clone();
             }
             self.hear().expect("the starter is there");
         }
@@ -201,6 +210,16 @@ impl Bench {
             .collect();
         segments.sort();
         segments.iter().map(|(_, path)| fs::read_to_string(path).unwrap()).collect()
+    }
+
+    /// Makes a file that scripts wait for.
+    pub(crate) fn touch(&self, name: &str) {
+        fs::write(self.dir.path().join(name), "").unwrap();
+    }
+
+    /// What is in a file of a task's own; empty without it.
+    pub(crate) fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
     /// A number that a task writes into a file of its own.

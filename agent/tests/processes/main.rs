@@ -9,4 +9,6 @@
 
 mod agent;
 mod bench;
+mod job_socket;
+mod saving;
 mod starter;

@@ -242,7 +242,7 @@ fn an_oversized_message_is_answered_and_ends_the_connection_only() {
     let mut bench = Bench::started();
     bench.send(&vec![b'x'; MAX_LINE_BYTES + 1]);
     let Some(FromStarter::Answer { id: 0, refused: Some(why) }) = bench.hear() else { panic!() };
-    assert_eq!(why, "the message is longer than 1048576 bytes");
+    assert_eq!(why, "the message is longer than 4194304 bytes");
     assert_eq!(bench.hear(), None);
     bench.connect();
 }

@@ -13,19 +13,25 @@ pub(crate) const EXIT_ON_PURPOSE: u8 = 3;
 /// Asked to stop, and saved before leaving (`EX_TEMPFAIL` of sysexits.h: try again later).
 pub(crate) const EXIT_STOPPED: u8 = 75;
 
+/// Asked to save, and saved before leaving (as self-checkpointing jobs tell `HTCondor`).
+pub(crate) const EXIT_SAVED: u8 = 85;
+
 /// More ranks than file descriptors a process has by default would fail late; this fails early.
 pub(crate) const MAX_WORLD: u32 = 1_000;
 
 const AFTER_HELP: &str = "\
-Signals:  SIGUSR1  save at the next step and go on
+Signals:  SIGUSR1  save at the next step and leave with exit code 85
           SIGTERM  save at the next step and stop with exit code 75
-          The appearance of $TIDEGATE_PREEMPT_FILE does the same as SIGTERM.
+          The appearance of $TIDEGATE_PREEMPT_FILE, and a save asked for on $TIDEGATE_SOCKET, do the
+          same as SIGUSR1.
 
-Exit codes:  0  all steps done       2  wrong usage                  75  saved and stopped as asked
-             1  failed, a peer died  3  failed by --fail-at-step  128+n  (--launch) a rank died of signal n
+Exit codes:  0  all steps done       2  wrong usage                  75  saved and stopped at SIGTERM
+             1  failed, a peer died  3  failed by --fail-at-step     85  saved and left as asked
+                                                                  128+n  (--launch) a rank died of signal n
 
 Environment:  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT
               TIDEGATE_JOB_ID TIDEGATE_ATTEMPT TIDEGATE_CHECKPOINT_DIR TIDEGATE_PREEMPT_FILE
+              TIDEGATE_SOCKET
               Without them, one rank runs alone.";
 
 /// A small real trainer whose final weights do not depend on how often it was stopped.
@@ -87,7 +93,13 @@ pub(crate) struct RunArgs {
     /// For tests: fail only if FILE does not exist yet, and create it
     #[arg(long, value_name = "FILE", requires = "fail_at_step")]
     pub(crate) fail_once: Option<PathBuf>,
-    /// For tests: take no notice of SIGTERM and of the preempt file
+    /// For tests: a save takes at least this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    pub(crate) save_seconds: u64,
+    /// For tests: take no notice of SIGTERM
     #[arg(long)]
     pub(crate) ignore_term: bool,
+    /// For tests: take no notice of being asked to save, in whichever way
+    #[arg(long)]
+    pub(crate) ignore_save: bool,
 }

@@ -15,7 +15,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getppid};
 
-use crate::cli::{EXIT_DONE, EXIT_FAILED, EXIT_STOPPED};
+use crate::cli::{EXIT_DONE, EXIT_FAILED, EXIT_SAVED, EXIT_STOPPED};
 use crate::place::NodePlace;
 
 /// Tells a rank who started it.
@@ -23,10 +23,13 @@ const LAUNCHER_PID: &str = "TRAINER_LAUNCHER_PID";
 /// Ranks that save and stop leave together, but not in the same instant: killing the last ones
 /// could cut rank 0 off before ranks on other nodes have heard that the save is durable.
 const LEAVE_TOGETHER: Duration = Duration::from_secs(10);
+/// How much later than a rank that died of its loss a dead rank may be seen: the kernel closes its
+/// connections before it can be waited for.
+const SEEN_LATE: Duration = Duration::from_millis(200);
 /// A bound on how long a missed wake-up can go unnoticed; SIGCHLD wakes at once.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// Runs the node's ranks. Returns the exit code: 0 when all are, else the first that is not.
+/// Runs the node's ranks. Returns the exit code: 0 when all are, else what the first failed of.
 ///
 /// # Errors
 /// When the environment makes no sense or a process cannot be started.
@@ -81,6 +84,8 @@ fn start(place: &NodePlace, local_rank: u32) -> Result<Child> {
         .env("LOCAL_RANK", local_rank.to_string())
         .env("WORLD_SIZE", place.world.to_string())
         .env("LOCAL_WORLD_SIZE", place.local_world.to_string())
+        // By it a scheduler tells the only rank of a node from its launcher.
+        .env("TORCHELASTIC_RUN_ID", "none")
         .env(LAUNCHER_PID, std::process::id().to_string())
         .spawn()
         .with_context(|| format!("cannot start rank {rank}"))
@@ -88,7 +93,7 @@ fn start(place: &NodePlace, local_rank: u32) -> Result<Child> {
 
 struct Ranks {
     running: Vec<Child>,
-    /// The first exit code that is not 0, or 0.
+    /// The first exit code that is not 0 and, if there is one, says more than that a peer was lost.
     verdict: u8,
     /// When those that still run have had their time.
     kill_at: Option<Instant>,
@@ -97,7 +102,10 @@ struct Ranks {
 impl Ranks {
     fn wait(&self, signals: &SignalFd) -> Result<()> {
         let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::try_from(GLANCE)?) {
+        let left = self.kill_at.map(|at| at.saturating_duration_since(Instant::now()));
+        // poll counts whole milliseconds; rounding up keeps the last one from spinning.
+        let left = left.map_or(GLANCE, |left| GLANCE.min(left + Duration::from_millis(1)));
+        match poll(&mut fds, PollTimeout::try_from(left)?) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error).context("cannot wait for ranks"),
         }
@@ -123,11 +131,16 @@ impl Ranks {
     }
 
     fn judge(&mut self, code: u8) {
-        if code == EXIT_DONE || self.verdict != EXIT_DONE {
+        let is_news = self.verdict == EXIT_DONE || self.verdict == EXIT_FAILED;
+        if code == EXIT_DONE || code == self.verdict || !is_news {
             return;
         }
         self.verdict = code;
-        let patience = if code == EXIT_STOPPED { LEAVE_TOGETHER } else { Duration::ZERO };
+        let patience = match code {
+            EXIT_STOPPED | EXIT_SAVED => LEAVE_TOGETHER,
+            EXIT_FAILED => SEEN_LATE,
+            _ => Duration::ZERO,
+        };
         self.kill_at = Some(Instant::now() + patience);
     }
 

@@ -5,11 +5,12 @@
 //! seed, world size and steps, never on how often it was stopped, so a test can compare them.
 //!
 //! Not here: GPUs, an async runtime, and any knowledge of Tidegate beyond environment variables,
-//! two signals and one file.
+//! two signals, one file and one socket (docs/job-protocol.md).
 
 mod checkpoint;
 mod cli;
 mod group;
+mod job_socket;
 mod launch;
 mod model;
 mod output;
@@ -49,10 +50,11 @@ fn run(cli: &Cli) -> Result<u8> {
         return launch::run();
     }
     launch::die_with_launcher()?;
-    signals::install(cli.run.ignore_term)?;
+    signals::install(cli.run.ignore_term, cli.run.ignore_save)?;
     let outcome = train::run(&cli.run, &Place::from_environment()?)?;
     Ok(match outcome {
         Outcome::Finished => cli::EXIT_DONE,
+        Outcome::Saved => cli::EXIT_SAVED,
         Outcome::Stopped => cli::EXIT_STOPPED,
         Outcome::FailedOnPurpose => cli::EXIT_ON_PURPOSE,
     })

@@ -18,6 +18,8 @@ pub(crate) struct Place {
     pub(crate) attempt: Option<u64>,
     pub(crate) checkpoint_dir: Option<PathBuf>,
     pub(crate) preempt_file: Option<PathBuf>,
+    /// Where checkpoints are committed.
+    pub(crate) socket: Option<PathBuf>,
 }
 
 /// The address of rank 0.
@@ -55,6 +57,7 @@ impl Place {
             attempt: number("TIDEGATE_ATTEMPT")?,
             checkpoint_dir: path("TIDEGATE_CHECKPOINT_DIR"),
             preempt_file: path("TIDEGATE_PREEMPT_FILE"),
+            socket: path("TIDEGATE_SOCKET"),
         })
     }
 }

@@ -17,15 +17,14 @@ extern "C" fn on_stop(_: i32) {
     STOP_ASKED.store(true, Ordering::Relaxed);
 }
 
-/// Catches SIGUSR1 and SIGTERM from here on.
+/// Catches SIGUSR1 and SIGTERM from here on, but for one that is to be ignored.
 ///
 /// # Errors
 /// When the kernel refuses, which it does not for these signals.
-pub(crate) fn install(ignore_term: bool) -> nix::Result<()> {
+pub(crate) fn install(ignore_term: bool, ignore_save: bool) -> nix::Result<()> {
     let term = if ignore_term { SigHandler::SigIgn } else { SigHandler::Handler(on_stop) };
-    for (signal, handler) in
-        [(Signal::SIGUSR1, SigHandler::Handler(on_save)), (Signal::SIGTERM, term)]
-    {
+    let save = if ignore_save { SigHandler::SigIgn } else { SigHandler::Handler(on_save) };
+    for (signal, handler) in [(Signal::SIGUSR1, save), (Signal::SIGTERM, term)] {
         let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
         // SAFETY: the handlers are async-signal-safe: each does one atomic store.
         unsafe { sigaction(signal, &action) }?;
@@ -37,9 +36,9 @@ pub(crate) fn install(ignore_term: bool) -> nix::Result<()> {
     caught.thread_unblock()
 }
 
-/// Whether a save was asked for since the last call.
-pub(crate) fn take_save() -> bool {
-    SAVE_ASKED.swap(false, Ordering::Relaxed)
+/// Whether the process was asked to save and leave. Stays true.
+pub(crate) fn save_asked() -> bool {
+    SAVE_ASKED.load(Ordering::Relaxed)
 }
 
 /// Whether the process was asked to stop. Stays true.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use crate::checkpoint::{Checkpoint, RunIdentity, Store};
 use crate::cli::RunArgs;
 use crate::group::Group;
+use crate::job_socket::JobSocket;
 use crate::model::{Model, Task};
 use crate::place::Place;
 use crate::rendezvous::{self, Joined};
@@ -24,7 +25,9 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Finished,
-    /// Asked to, after a save if anything had been trained.
+    /// Asked to save, and has.
+    Saved,
+    /// Asked to stop, after a save if anything had been trained.
     Stopped,
     FailedOnPurpose,
 }
@@ -37,6 +40,8 @@ struct Trainer<'a> {
     group: Group,
     /// On rank 0, if the run has a checkpoint directory.
     store: Option<Store>,
+    /// On rank 0, if there is one.
+    socket: Option<JobSocket>,
     model: Model,
     step: u64,
     last_progress: Instant,
@@ -73,8 +78,19 @@ pub(crate) fn run(args: &RunArgs, place: &Place) -> Result<Outcome> {
         result::note_attempt(store, place.attempt, step)?;
     }
     let task = Task::new(args.seed);
+    let socket = place.socket.as_deref().filter(|_| place.rank == 0);
+    let socket = socket.and_then(JobSocket::open);
     let last_progress = Instant::now();
-    Trainer { args, place, run, task, group, store, model, step, last_progress }.train()
+    Trainer { args, place, run, task, group, store, socket, model, step, last_progress }.train()
+}
+
+/// How a run that was asked to end early ends, and how that is called.
+fn way_out(wish: Wish) -> Option<(Outcome, &'static str)> {
+    match wish {
+        Wish::GoOn => None,
+        Wish::SaveAndLeave => Some((Outcome::Saved, "left")),
+        Wish::SaveAndStop => Some((Outcome::Stopped, "stopped")),
+    }
 }
 
 fn open_store(args: &RunArgs, place: &Place) -> Result<Option<Store>> {
@@ -159,9 +175,9 @@ impl Trainer<'_> {
             if self.is_last() || self.is_due() || sum.wish != Wish::GoOn {
                 self.save()?;
             }
-            if sum.wish == Wish::SaveAndStop && !self.is_last() {
-                self.say(&format!("stopped at step {step} as asked"));
-                return Ok(Outcome::Stopped);
+            if let Some((outcome, left)) = way_out(sum.wish).filter(|_| !self.is_last()) {
+                self.say(&format!("{left} at step {step} as asked"));
+                return Ok(outcome);
             }
         }
         self.say(&result::final_line(
@@ -172,17 +188,16 @@ impl Trainer<'_> {
         Ok(Outcome::Finished)
     }
 
-    fn wish(&self) -> Wish {
-        let save = signals::take_save();
-        // One look per step by one rank: no load on a shared file system.
-        let announced = self.place.rank == 0
-            && !self.args.ignore_term
-            && self.place.preempt_file.as_deref().is_some_and(Path::exists);
-        match (signals::stop_asked() || announced, save) {
-            (true, _) => Wish::SaveAndStop,
-            (false, true) => Wish::Save,
-            (false, false) => Wish::GoOn,
+    fn wish(&mut self) -> Wish {
+        if signals::stop_asked() {
+            return Wish::SaveAndStop;
         }
+        let by_socket = self.socket.as_mut().is_some_and(JobSocket::save_asked);
+        // One look per step by one rank: no load on a shared file system.
+        let by_file =
+            || self.place.rank == 0 && self.place.preempt_file.as_deref().is_some_and(Path::exists);
+        let is_asked = signals::save_asked() || by_socket || by_file();
+        if is_asked && !self.args.ignore_save { Wish::SaveAndLeave } else { Wish::GoOn }
     }
 
     fn is_last(&self) -> bool {
@@ -195,12 +210,17 @@ impl Trainer<'_> {
 
     /// All ranks leave this together, when rank 0 has made the checkpoint durable.
     fn save(&mut self) -> Result<()> {
+        // On all ranks, so that none waits for a silent one.
+        std::thread::sleep(Duration::from_secs(self.args.save_seconds));
         self.group.agree(self.model.digest())?;
         if let Some(store) = &self.store {
             let checkpoint =
                 Checkpoint { run: self.run, step: self.step, model: self.model.clone() };
             let name = store.save(&checkpoint)?;
             self.say(&format!("saved {name}"));
+            if let Some(socket) = &mut self.socket {
+                socket.commit(self.step, store.directory(), &name)?;
+            }
             if self.is_last() {
                 let loss = self.task.evaluate(&self.model);
                 RunResult::write(store, self.run, self.step, (loss, self.model.digest()))?;

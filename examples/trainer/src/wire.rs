@@ -33,7 +33,8 @@ pub(crate) struct Hello {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wish {
     GoOn,
-    Save,
+    /// Asked to make room: the run is to be resumed.
+    SaveAndLeave,
     SaveAndStop,
 }
 
@@ -62,7 +63,7 @@ impl Contribution {
         bytes.extend(self.step.to_le_bytes());
         bytes.push(match self.wish {
             Wish::GoOn => 0,
-            Wish::Save => 1,
+            Wish::SaveAndLeave => 1,
             Wish::SaveAndStop => 2,
         });
         bytes.extend(self.gradient.loss.to_le_bytes());
@@ -80,7 +81,7 @@ impl Contribution {
         ensure!(of_weights.len() == WEIGHTS, "a gradient of {} slopes", of_weights.len());
         let wish = match wish {
             0 => Wish::GoOn,
-            1 => Wish::Save,
+            1 => Wish::SaveAndLeave,
             2 => Wish::SaveAndStop,
             other => anyhow::bail!("unknown wish {other}"),
         };

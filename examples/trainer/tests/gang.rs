@@ -6,12 +6,14 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
-use support::{PATIENCE, PROMPTLY, Process, Run, STOPPED, trainer};
+use serde_json::{Value, json};
+use support::{Gang, PATIENCE, PROMPTLY, Process, Run, SAVED, STOPPED, trainer};
 use tempfile::TempDir;
 
 fn directory() -> TempDir {
@@ -87,22 +89,26 @@ fn a_gang_stops_together_after_a_save_when_any_rank_gets_sigterm() {
 }
 
 #[test]
-fn a_gang_saves_at_sigusr1_and_goes_on() {
+fn a_gang_saves_and_leaves_together_when_any_rank_gets_sigusr1() {
     let checkpoints = directory();
     let mut gang = run(checkpoints.path(), ENDLESS_UNSAVED).start();
     gang.leader().wait_for("step ");
     gang.ranks[1].signal(Signal::SIGUSR1);
-    gang.leader().wait_for("saved ");
-    let saved = newest_step(checkpoints.path());
-    gang.leader().wait_for("step ");
-    gang.ranks[0].signal(Signal::SIGTERM);
-    gang.end(PROMPTLY);
-    assert!(newest_step(checkpoints.path()) > saved);
+    check_left(&mut gang, checkpoints.path());
     check_resumes_to_the_reference(checkpoints.path());
 }
 
+/// That all ranks saved and left, and what rank 0 said.
+fn check_left(gang: &mut Gang, checkpoints: &Path) -> Vec<String> {
+    let (codes, said) = gang.end(PROMPTLY);
+    assert!(codes.iter().all(|code| *code == Some(SAVED)), "{codes:?} {said:?}");
+    let step = newest_step(checkpoints);
+    assert_eq!(said[said.len() - 1], format!("left at step {step} as asked"));
+    said
+}
+
 #[test]
-fn the_preempt_file_stops_a_gang_after_a_save() {
+fn the_preempt_file_makes_a_gang_save_and_leave() {
     let checkpoints = directory();
     let file = checkpoints.path().join("preempt");
     let mut command = trainer();
@@ -110,8 +116,108 @@ fn the_preempt_file_stops_a_gang_after_a_save() {
     command.arg(checkpoints.path()).env("TIDEGATE_PREEMPT_FILE", &file);
     let mut alone = Process::start(command);
     alone.wait_for("saved ");
-    fs::write(&file, "request 1").unwrap();
-    assert_eq!(alone.wait(Instant::now() + PROMPTLY).code(), Some(STOPPED));
+    fs::write(&file, "{}").unwrap();
+    assert_eq!(alone.wait(Instant::now() + PROMPTLY).code(), Some(SAVED));
+}
+
+/// The scheduler's end of a job's socket.
+struct Served {
+    lines: BufReader<UnixStream>,
+}
+
+impl Served {
+    /// The trainer's first connection, welcomed.
+    fn by(listener: &UnixListener) -> Self {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut served = Self { lines: BufReader::new(stream) };
+        assert_eq!(served.hear(), Some(json!({"hello": {}})));
+        served.say(&json!({"hello": {"job": "job-1", "request": null}}));
+        served
+    }
+
+    /// None when the trainer has gone.
+    fn hear(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
+    }
+
+    fn say(&mut self, message: &Value) {
+        writeln!(self.lines.get_mut(), "{message}").unwrap();
+    }
+
+    /// The step of the next commit, checked against its file and answered so.
+    fn commit(&mut self, answer: &str) -> Option<u64> {
+        let told = self.hear()?;
+        let commit = &told["commit"];
+        let path = Path::new(commit["path"].as_str().unwrap());
+        let file = &commit["files"][0];
+        let bytes = path.join(file["path"].as_str().unwrap()).metadata().unwrap().len();
+        assert!(path.is_absolute() && file["bytes"] == bytes, "{told}");
+        let step = commit["step"].as_u64().unwrap();
+        self.say(&json!({answer: {"step": step, "why": "why"}}));
+        Some(step)
+    }
+}
+
+/// A gang of which rank 0 has a job's socket.
+fn served_gang(checkpoints: &Path, args: &[&str]) -> (Gang, Served) {
+    let socket = checkpoints.join("job.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let gang = Run { world: 2, checkpoints, args }.start_with(&[("TIDEGATE_SOCKET", &socket)]);
+    (gang, Served::by(&listener))
+}
+
+#[test]
+fn every_checkpoint_is_committed_and_a_save_asked_for_on_the_socket_ends_the_run() {
+    let checkpoints = directory();
+    let (mut gang, mut served) = served_gang(checkpoints.path(), ENDLESS);
+    assert_eq!(served.commit("committed"), Some(20));
+    assert_eq!(served.commit("refused"), Some(40));
+    served.say(&json!({"save": {"request": 7, "grace_s": 60, "left_s": 60, "why": "why"}}));
+    // On a busy machine periodic ones may come before the one that was asked for.
+    let steps: Vec<u64> = std::iter::from_fn(|| served.commit("committed")).collect();
+    let said = check_left(&mut gang, checkpoints.path());
+    assert_eq!(steps.last(), Some(&newest_step(checkpoints.path())));
+    let committed: Vec<_> = said.iter().filter(|line| line.starts_with("committed")).collect();
+    assert_eq!(committed[0], "committed step 20");
+    assert!(!committed.contains(&&"committed step 40".to_owned()), "{said:?}");
+    check_resumes_to_the_reference_of(2, checkpoints.path());
+}
+
+#[test]
+fn a_trainer_whose_socket_breaks_trains_on() {
+    let checkpoints = directory();
+    let args = ["--steps", "60", "--step-ms", "0"];
+    let (mut gang, served) = served_gang(checkpoints.path(), &args);
+    drop(served);
+    let reference = Run { world: 2, checkpoints: checkpoints.path(), args: &args }.reference(60);
+    gang.check_ends_with(&reference);
+}
+
+#[test]
+fn a_trainer_told_to_ignore_saves_ignores_them_in_every_way() {
+    let checkpoints = directory();
+    let file = checkpoints.path().join("preempt");
+    let mut command = trainer();
+    command.args(["--steps", "60", "--ignore-save", "--checkpoint-dir"]).arg(checkpoints.path());
+    command.env("TIDEGATE_PREEMPT_FILE", &file);
+    let mut alone = Process::start(command);
+    alone.wait_for("saved ");
+    fs::write(&file, "{}").unwrap();
+    alone.signal(Signal::SIGUSR1);
+    assert_eq!(alone.wait(Instant::now() + PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn a_save_takes_at_least_as_long_as_it_is_told_to() {
+    let checkpoints = directory();
+    let args = ["--steps", "5", "--step-ms", "0", "--save-seconds", "1"];
+    let run = run(checkpoints.path(), &args);
+    let began = Instant::now();
+    run.start().check_ends_with(&run.reference(5));
+    assert!(began.elapsed() >= Duration::from_secs(1));
 }
 
 #[test]
@@ -225,17 +331,21 @@ fn a_stranger_at_the_port_does_not_disturb_the_gang() {
     let leader = rank(0);
     let connect = || std::net::TcpStream::connect((support::address(), port)).ok();
     let mut stranger = support::wait_until(Instant::now() + PATIENCE, connect).unwrap();
-    std::io::Write::write_all(&mut stranger, b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    let mut gang = support::Gang { ranks: vec![leader, rank(1), rank(2), rank(3)] };
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut gang = Gang { ranks: vec![leader, rank(1), rank(2), rank(3)] };
     gang.check_ends_with(&run.reference(20));
 }
 
 /// Goes on from the newest checkpoint for a few steps, undisturbed.
 fn check_resumes_to_the_reference(checkpoints: &Path) {
+    check_resumes_to_the_reference_of(4, checkpoints);
+}
+
+fn check_resumes_to_the_reference_of(world: u32, checkpoints: &Path) {
     let saved = newest_step(checkpoints);
     let end = saved + 10;
     let args = ["--steps", &end.to_string(), "--step-ms", "0"];
-    let run = run(checkpoints, &args);
+    let run = Run { world, checkpoints, args: &args };
     let mut gang = run.start();
     gang.leader().wait_for(&format!("resumed from step {saved}"));
     gang.check_ends_with(&run.reference(end));

@@ -17,6 +17,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
 
 pub(crate) const STOPPED: i32 = 75;
+pub(crate) const SAVED: i32 = 85;
 
 /// A run: what all its gangs share.
 pub(crate) struct Run<'a> {
@@ -41,11 +42,16 @@ pub(crate) struct Gang {
 
 impl Run<'_> {
     pub(crate) fn start(&self) -> Gang {
+        self.start_with(&[])
+    }
+
+    /// With these variables.
+    pub(crate) fn start_with(&self, variables: &[(&str, &Path)]) -> Gang {
         let port = next_port();
         let ranks = (0..self.world)
             .map(|rank| {
                 let mut command = self.command(port);
-                command.env("RANK", rank.to_string());
+                command.env("RANK", rank.to_string()).envs(variables.iter().copied());
                 Process::start(command)
             })
             .collect();
@@ -201,6 +207,7 @@ pub(crate) fn trainer() -> Command {
         "TIDEGATE_ATTEMPT",
         "TIDEGATE_CHECKPOINT_DIR",
         "TIDEGATE_PREEMPT_FILE",
+        "TIDEGATE_SOCKET",
     ] {
         command.env_remove(variable);
     }
