@@ -3,9 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use tidegate_model::{GpuUuid, TaskId};
+use tidegate_model::{GpuUuid, TaskId, Timestamp};
 
-use crate::books::{Attempt, Books, Index, Job, JobState};
+use crate::accounts::{Account, Accounts, Purse};
+use crate::books::{Attempt, Books, Job, JobState};
+use crate::charge::{Charge, rebook};
+use crate::index::Index;
+use crate::money::{Amount, WINDOW};
 
 /// An invariant that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +21,7 @@ impl fmt::Display for Violation {
     }
 }
 
-pub(crate) fn audit(books: &Books) -> Vec<Violation> {
+pub(crate) fn audit(books: &Books, now: Timestamp) -> Vec<Violation> {
     let mut found = Vec::new();
     for job in books.jobs.values() {
         audit_job(job, &mut found);
@@ -29,7 +33,46 @@ pub(crate) fn audit(books: &Books) -> Vec<Violation> {
     if books.index != recounted(books) {
         found.push(Violation("an index differs from its recount".to_owned()));
     }
+    audit_money(books, now, &mut found);
     found
+}
+
+/// What accounts and users are said to have spent and promised equals the recount from what
+/// attempts held, to the microsecond, as long as all jobs of the window are still in the books.
+fn audit_money(books: &Books, now: Timestamp, found: &mut Vec<Violation>) {
+    let mut recount = Accounts::default();
+    for account in books.accounts.all() {
+        let (id, parent) = (account.id, account.parent);
+        recount.restore(Account::made(id, parent, &account.label, account.size));
+    }
+    for job in books.jobs.values() {
+        let charge = Charge::of(job, |_| true);
+        rebook(&mut recount, (job.account, job.user), &Charge::default(), &charge);
+    }
+    let complete = books.policy.keep_ended >= WINDOW;
+    for (account, again) in books.accounts.all().zip(recount.all()) {
+        let name = books.accounts.name(account.id);
+        let mut check = |what: &str, said: Amount, counted: Amount| {
+            // Jobs that are forgotten before their time has slid out have spent, and promise nothing.
+            let exact = complete || what.ends_with("pledge");
+            let holds = if exact { said == counted } else { said >= counted };
+            if !holds {
+                let why = format!("{name}: {what} is {} and recounts to {}", said.0, counted.0);
+                found.push(Violation(why));
+            }
+        };
+        check("charged", account.charged.value(now), again.charged.value(now));
+        check("free", account.free.value(now), again.free.value(now));
+        check("pledge", account.pledge.value(now), again.pledge.value(now));
+        for (user, purse) in &account.purses {
+            let none = Purse::default();
+            let again = again.purses.get(user).unwrap_or(&none);
+            check("a user's charge", purse.charged.value(now), again.charged.value(now));
+            check("a user's free time", purse.free.value(now), again.free.value(now));
+            check("a user's small use", purse.small_use(now), again.small_use(now));
+            check("a user's pledge", purse.pledge.value(now), again.pledge.value(now));
+        }
+    }
 }
 
 fn audit_job(job: &Job, found: &mut Vec<Violation>) {
@@ -69,18 +112,27 @@ fn audit_attempt(attempt: &Attempt, found: &mut Vec<Violation>) {
     check(attempt.running.is_none() || attempt.granted.is_some(), "what runs was granted");
 }
 
-/// No GPU in two live attempts; what nodes say is held is what attempts hold.
+/// No GPU in two live attempts but as holder and heir; what nodes say is held or inherited is what
+/// attempts have.
 fn audit_holdings(books: &Books, found: &mut Vec<Violation>) {
     let mut held: BTreeMap<&GpuUuid, TaskId> = BTreeMap::new();
+    let mut inherited: BTreeMap<&GpuUuid, TaskId> = BTreeMap::new();
     let mut tasks: BTreeSet<TaskId> = BTreeSet::new();
     let live = books.jobs.values().flat_map(|job| &job.attempts);
     for (id, task) in live.flat_map(Attempt::tasks).filter(|(_, task)| !task.released) {
         tasks.insert(id);
+        let heirs = books.nodes.get(&task.place.node).map(|node| &node.heirs);
         for gpu in &task.place.gpus {
-            if let Some(other) = held.insert(gpu, id) {
+            let inherits = heirs.is_some_and(|heirs| heirs.get(gpu) == Some(&id));
+            let of = if inherits { &mut inherited } else { &mut held };
+            if let Some(other) = of.insert(gpu, id) {
                 found.push(Violation(format!("{gpu} is held by {other} and by {id}")));
             }
         }
+    }
+    let heirs = books.nodes.values().map(|node| node.heirs.len()).sum::<usize>();
+    if inherited.len() != heirs || inherited.keys().any(|gpu| !held.contains_key(gpu)) {
+        found.push(Violation("who inherits a GPU differs from what nodes say".to_owned()));
     }
     let by_nodes = books.nodes.values().flat_map(|node| &node.held);
     if !held.into_iter().eq(by_nodes.map(|(gpu, task)| (gpu, *task)).collect::<BTreeMap<_, _>>()) {
@@ -94,30 +146,10 @@ fn audit_holdings(books: &Books, found: &mut Vec<Violation>) {
 }
 
 fn recounted(books: &Books) -> Index {
-    let mut index = Index::default();
-    for node in books.nodes.values() {
-        index.names.insert(node.name.clone(), node.id);
-    }
+    let names = books.nodes.values().map(|node| (node.name.clone(), node.id)).collect();
+    let mut index = Index { names, ..Index::default() };
     for job in books.jobs.values() {
-        index.keys.insert((job.user, job.key), job.id);
-        match job.state {
-            JobState::Pending { not_before } => {
-                index.queue.insert((job.submitted, job.id));
-                if !job.attempts.is_empty() {
-                    index.backoffs.insert((not_before, job.id));
-                }
-            }
-            JobState::Active { .. } => {}
-            JobState::Ended { at, .. } => {
-                index.ended.insert((at, job.id));
-            }
-        }
-        for attempt in job.attempts.iter().filter(|attempt| attempt.is_live()) {
-            index.live.insert(attempt.id);
-            if attempt.running.is_none() && attempt.stop.is_none() {
-                index.starting.insert((attempt.planned, attempt.id));
-            }
-        }
+        index.enter(job, &books.policy.sharing);
     }
     index
 }

@@ -1,17 +1,22 @@
 //! The books: what is known for sure, changed only by `evolve`.
 //!
-//! Indexes beside the maps (the queue, deadlines, held GPUs) are derived; `audit` recounts them.
+//! Indexes beside the maps are derived (`index`); `audit` recounts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_model::{
-    AttemptId, DecisionSeq, Epoch, Gpu, GpuUuid, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span,
-    SubmitKey, TaskExit, TaskId, Timestamp, UserId,
+    AttemptId, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, JobId, JobSpec, NodeFacts,
+    NodeId, NodeName, Span, SubmitKey, TaskExit, TaskId, Timestamp, UserId, WhileWaiting,
 };
 
-use crate::decision::{JobOutcome, Outcome, StopReason};
-use crate::policy::Policy;
+use crate::accounts::{AccountId, Accounts, Size};
+use crate::decision::{
+    Excused, JobOutcome, Outcome, ParkReason, SaveReason, Standing, StopReason, Terms,
+};
+use crate::index::Index;
+use crate::money::Amount;
+use crate::policy::{Kind, Policy};
 
 /// Everything that a restart must bring back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,6 +29,10 @@ pub struct Books {
     pub nodes: BTreeMap<NodeId, Arc<Node>>,
     /// By id. Shared likewise.
     pub jobs: BTreeMap<JobId, Arc<Job>>,
+    /// The budget tree and what was spent.
+    pub accounts: Accounts,
+    /// What users asked for and nobody has answered, by account and user.
+    pub asked: BTreeMap<(AccountId, UserId), BudgetAsk>,
     /// The number the next job gets, less one: ids are never reused.
     pub last_job: u64,
     /// The number the next node gets, less one.
@@ -31,23 +40,15 @@ pub struct Books {
     pub(crate) index: Index,
 }
 
-/// Derived from the maps; kept because a pass may not walk 100,000 jobs.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Index {
-    /// Nodes by name.
-    pub(crate) names: BTreeMap<NodeName, NodeId>,
-    /// Jobs by client key.
-    pub(crate) keys: BTreeMap<(UserId, SubmitKey), JobId>,
-    /// Pending jobs in the order they are considered.
-    pub(crate) queue: BTreeSet<(Timestamp, JobId)>,
-    /// Pending jobs that may not start before an instant.
-    pub(crate) backoffs: BTreeSet<(Timestamp, JobId)>,
-    /// Attempts that hold or may hold something.
-    pub(crate) live: BTreeSet<AttemptId>,
-    /// Attempts that have not run yet and are not told to stop, by the instant they were planned.
-    pub(crate) starting: BTreeSet<(Timestamp, AttemptId)>,
-    /// Ended jobs by the instant they ended.
-    pub(crate) ended: BTreeSet<(Timestamp, JobId)>,
+/// A wish for another budget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetAsk {
+    /// The budget wanted.
+    pub size: Size,
+    /// Why.
+    pub reason: String,
+    /// When.
+    pub at: Timestamp,
 }
 
 impl Books {
@@ -105,6 +106,8 @@ pub struct Node {
     pub drain: Option<Drain>,
     /// Who holds which GPU.
     pub held: BTreeMap<GpuUuid, TaskId>,
+    /// Who gets which GPU once its holder has let go.
+    pub heirs: BTreeMap<GpuUuid, TaskId>,
     /// Tasks placed here and not released.
     pub tasks: BTreeSet<TaskId>,
 }
@@ -120,6 +123,19 @@ impl Node {
     pub fn idle(&self) -> impl Iterator<Item = &Gpu> {
         self.facts.gpus.iter().filter(|gpu| !self.held.contains_key(&gpu.uuid))
     }
+
+    /// How many GPUs it has.
+    #[must_use]
+    pub fn size(&self) -> GpuCount {
+        GpuCount(u32::try_from(self.facts.gpus.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The kind of its GPUs: that of its first.
+    #[must_use]
+    pub fn kind(&self, policy: &Policy) -> Kind {
+        let first = self.facts.gpus.first();
+        first.map_or_else(Kind::default, |gpu| policy.sharing.kind_of(&gpu.product))
+    }
 }
 
 /// A node takes no new work.
@@ -131,6 +147,8 @@ pub struct Drain {
     pub reason: String,
     /// Since when.
     pub since: Timestamp,
+    /// When it is wanted empty.
+    pub wanted_by: Option<Timestamp>,
 }
 
 /// One job.
@@ -152,6 +170,26 @@ pub struct Job {
     pub failures: u32,
     /// Attempts in a row that did not last.
     pub streak: u32,
+    /// The account it is charged to.
+    pub account: AccountId,
+    /// Since when it waits: its submission, or the end of its last protected or funded attempt.
+    pub waits_since: Timestamp,
+    /// Attempts in a row that ended without a new commit.
+    pub stalled: u32,
+    /// Why it is not started, if so.
+    pub parked: Option<ParkReason>,
+    /// Since when it is its account's elder.
+    pub elder: Option<Timestamp>,
+    /// Whether it may become one whatever it asks.
+    pub elder_allowed: bool,
+    /// Nodes promised to it.
+    pub reservation: Option<Reservation>,
+    /// Jobs that must end before it may start, of those it names.
+    pub waits_for: BTreeSet<JobId>,
+    /// Protection its next attempt inherits.
+    pub carried: Option<Span>,
+    /// Its newest checkpoint.
+    pub commit: Option<Committed>,
     /// Where it is.
     pub state: JobState,
     /// All attempts, oldest first; the last may be live, and an older one while a node is silent.
@@ -165,11 +203,55 @@ impl Job {
         self.attempts.get(usize::try_from(number.checked_sub(1)?).ok()?)
     }
 
+    /// The attempt that is under way.
+    #[must_use]
+    pub fn active_attempt(&self) -> Option<&Attempt> {
+        match self.state {
+            JobState::Active { attempt } => self.attempt(attempt),
+            JobState::Pending { .. } | JobState::Ended { .. } => None,
+        }
+    }
+
+    /// Whether it may run free until it is funded.
+    #[must_use]
+    pub fn runs_free(&self) -> bool {
+        let waits_free = self.spec.while_waiting == WhileWaiting::Free;
+        self.spec.min_runtime == Span::ZERO || waits_free && self.spec.checkpoint.is_some()
+    }
+
     /// Whether an attempt holds or may hold something.
     #[must_use]
     pub fn has_live_attempt(&self) -> bool {
         self.attempts.iter().any(Attempt::is_live)
     }
+}
+
+/// Nodes promised to a waiting job from an instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    /// When it was made: older ones go first.
+    pub made: Timestamp,
+    /// The nodes, and how many GPUs of each.
+    pub nodes: Vec<(NodeId, GpuCount)>,
+    /// From when.
+    pub at: Timestamp,
+    /// What it pledges.
+    pub pledge: Amount,
+}
+
+/// A checkpoint that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// Of which attempt.
+    pub attempt: AttemptId,
+    /// The training step.
+    pub step: u64,
+    /// Where.
+    pub path: String,
+    /// Its size.
+    pub bytes: Bytes,
+    /// When it was journaled.
+    pub at: Timestamp,
 }
 
 /// Where a job is.
@@ -209,6 +291,24 @@ pub struct Attempt {
     pub stop: Option<StopOrder>,
     /// When it let go of everything, and how it ended.
     pub ended: Option<(Timestamp, Outcome)>,
+    /// On which terms it was planned.
+    pub terms: Terms,
+    /// How it stands.
+    pub standing: Standing,
+    /// Until when its time is promised: the end of its protection, or of a return.
+    pub promised_until: Option<Timestamp>,
+    /// How it stood, from the instant all its tasks ran; the last span is open while it runs.
+    pub held: Vec<Held>,
+    /// What of it is not charged after all.
+    pub excused: Vec<Excused>,
+    /// Since when all its GPUs are its own; none while others still hold some.
+    pub ready: Option<Timestamp>,
+    /// Whether and why it is asked to save and leave.
+    pub save: Option<SaveOrder>,
+    /// When it last committed.
+    pub committed: Option<Timestamp>,
+    /// Whether it can commit no more.
+    pub commits_closed: bool,
     /// In rank order; never empty.
     pub tasks: Vec<Task>,
 }
@@ -222,7 +322,31 @@ pub struct StopOrder {
     pub decision: DecisionSeq,
 }
 
-/// Where an attempt is. `Paced` and `Saving` come with checkpoint requests.
+/// How an attempt stood for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// How.
+    pub standing: Standing,
+    /// From when.
+    pub from: Timestamp,
+    /// To when; none = still.
+    pub until: Option<Timestamp>,
+}
+
+/// A request to save and leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaveOrder {
+    /// Why.
+    pub why: SaveReason,
+    /// The journal record of the request: its id.
+    pub decision: DecisionSeq,
+    /// When it was made.
+    pub at: Timestamp,
+    /// When the write gate let it save.
+    pub admitted: Option<Timestamp>,
+}
+
+/// Where an attempt is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttemptState {
     /// Nodes are chosen.
@@ -233,6 +357,10 @@ pub enum AttemptState {
     Starting,
     /// All tasks run.
     Running,
+    /// It is to save, and runs on until the write gate lets it.
+    Paced,
+    /// It is saving.
+    Saving,
     /// Told to end, or broken.
     Stopping,
     /// All tasks have ended; not all are verified gone.
@@ -243,11 +371,13 @@ pub enum AttemptState {
 
 impl AttemptState {
     /// Every state but the outcomes, for coverage counts.
-    pub const LIVE: [Self; 6] = [
+    pub const LIVE: [Self; 8] = [
         Self::Planned,
         Self::Granted,
         Self::Starting,
         Self::Running,
+        Self::Paced,
+        Self::Saving,
         Self::Stopping,
         Self::Verifying,
     ];
@@ -273,7 +403,11 @@ impl Attempt {
             AttemptState::Ended(outcome)
         } else if self.tasks.iter().all(|task| task.exit.is_some()) {
             AttemptState::Verifying
-        } else if self.stop.is_some() || self.is_broken() {
+        } else if self.stop.is_some() {
+            AttemptState::Stopping
+        } else if let Some(save) = &self.save {
+            if save.admitted.is_some() { AttemptState::Saving } else { AttemptState::Paced }
+        } else if self.is_broken() {
             AttemptState::Stopping
         } else if self.running.is_some() {
             AttemptState::Running
@@ -284,6 +418,27 @@ impl Attempt {
         } else {
             AttemptState::Planned
         }
+    }
+
+    /// GPUs of the whole gang.
+    #[must_use]
+    pub fn gpus(&self) -> GpuCount {
+        let gpus = self.tasks.iter().map(|task| task.place.gpus.len());
+        gpus.map(|gpus| GpuCount(u32::try_from(gpus).unwrap_or(u32::MAX))).sum()
+    }
+
+    /// Whether it was protected at any time, or is planned to be.
+    #[must_use]
+    pub fn was_protected(&self) -> bool {
+        self.terms.standing == Standing::Protected
+            || self.held.iter().any(|held| held.standing == Standing::Protected)
+    }
+
+    /// Whether somebody entitled may displace it now.
+    #[must_use]
+    pub fn is_displaceable(&self) -> bool {
+        let leaving = self.stop.is_some() || self.save.is_some() || self.ended.is_some();
+        self.standing != Standing::Protected && !leaving && !self.is_broken()
     }
 
     /// Its tasks with their ids.

@@ -7,6 +7,7 @@ use tidegate_model::{AttemptId, JobId, NodeId, Order, Span, TaskId, Timestamp};
 use crate::audit::{self, Violation};
 use crate::books::Books;
 use crate::decide;
+use crate::decide::leave::DrainTimes;
 use crate::decision::Decision;
 use crate::event::{Event, Observation};
 use crate::evolve::{Broken, Stamp};
@@ -46,7 +47,13 @@ impl Core {
     /// # Errors
     /// If a decision does not fit the books: an invariant is broken, the shell must stop.
     pub fn apply(&mut self, stamp: Stamp, event: &Event) -> Result<Vec<Decision>, Broken> {
-        let mut turn = Turn { core: self, stamp, decided: Vec::new(), touched: BTreeSet::new() };
+        let (touched, ended) = (BTreeSet::new(), Vec::new());
+        let pass = event.asks_for_a_pass();
+        let mut turn = Turn { core: self, stamp, decided: Vec::new(), touched, ended, pass };
+        if *event != Event::LeaderStarted {
+            // What was due before the event is booked at its own instant first.
+            turn.stand()?;
+        }
         decide::respond(&mut turn, event)?;
         turn.settle()?;
         Ok(turn.decided)
@@ -66,21 +73,29 @@ impl Core {
         let after = |span: Span| Timestamp(now.0.saturating_sub(span.0).saturating_add(1));
         let backoffs = index.backoffs.range((after(Span::ZERO), JobId(0))..);
         let ended = index.ended.range((after(policy.keep_ended), JobId(0))..);
-        let no_attempt = AttemptId { job: JobId(0), number: 0 };
-        let starting = index.starting.range((after(policy.start_timeout), no_attempt)..);
+        // Budgets refill while nothing happens.
+        let waits = !index.protected.leaves.is_empty();
+        let next_pass = waits.then(|| now.plus(policy.sharing.pass_every));
+        let reserved = index.reservations.iter().filter_map(|(_, job)| {
+            self.books.jobs.get(job)?.reservation.as_ref().map(|held| held.at)
+        });
         let deadlines = [
             backoffs.map(|(at, _)| *at).next(),
             ended.map(|(at, _)| at.plus(policy.keep_ended)).next(),
-            starting.map(|(at, _)| at.plus(policy.start_timeout)).next(),
+            decide::deadline::next_late(&self.books, now),
             self.seen.next_silence(policy.silent_after, now),
+            decide::standing::next_deadline(&self.books, now),
+            decide::leave::next_deadline(&self.books, now),
+            next_pass,
+            reserved.filter(|at| *at > now).min(),
         ];
         deadlines.into_iter().flatten().min()
     }
 
     /// Recounts the books from scratch; empty unless an invariant is broken.
     #[must_use]
-    pub fn audit(&self) -> Vec<Violation> {
-        audit::audit(&self.books)
+    pub fn audit(&self, now: Timestamp) -> Vec<Violation> {
+        audit::audit(&self.books, now)
     }
 
     /// Why the job is where it is.
@@ -93,6 +108,12 @@ impl Core {
     #[must_use]
     pub fn wanted_of(&self, node: NodeId) -> BTreeMap<TaskId, Order> {
         wanted::wanted_of(&self.books, &self.seen, node)
+    }
+
+    /// When a node that takes no work is empty.
+    #[must_use]
+    pub fn drain_times(&self, now: Timestamp, node: NodeId) -> Option<DrainTimes> {
+        decide::leave::drain_times(&self.books, node, now)
     }
 
     /// The node's state at `now`.
@@ -110,6 +131,10 @@ pub(crate) struct Turn<'core> {
     stamp: Stamp,
     decided: Vec<Decision>,
     touched: BTreeSet<AttemptId>,
+    /// Jobs that ended in this turn.
+    ended: Vec<JobId>,
+    /// Whether anything happened by which somebody could start now who could not before.
+    pass: bool,
 }
 
 impl Turn<'_> {
@@ -129,6 +154,10 @@ impl Turn<'_> {
     pub(crate) fn take(&mut self, decision: Decision) -> Result<(), Broken> {
         self.core.books.evolve(self.stamp, &decision)?;
         self.touched.extend(decision.attempt());
+        self.pass |= !decision.is_quiet();
+        if let Decision::JobEnded { job, .. } = &decision {
+            self.ended.push(*job);
+        }
         self.decided.push(decision);
         Ok(())
     }
@@ -143,26 +172,60 @@ impl Turn<'_> {
         self.core.seen.begin(self.stamp.at);
     }
 
-    pub(crate) fn note_report(&mut self, event: &Event) {
+    pub(crate) fn note_report(&mut self, node: NodeId, event: &Event) {
+        let before = self.core.node_state(self.stamp.at, node);
         self.core.seen.note_report(&self.core.books, self.stamp.at, event);
+        // A node that was silent may take work again.
+        self.pass |= self.core.node_state(self.stamp.at, node) != before;
+    }
+
+    pub(crate) fn note_saves(&mut self, event: &Event) {
+        self.core.seen.note_saves(event);
+    }
+
+    /// Books every change of standing that is due, at its own instant.
+    fn stand(&mut self) -> Result<(), Broken> {
+        while let Some(decision) = decide::standing::next(&self.core.books, self.stamp.at) {
+            self.take(decision)?;
+        }
+        Ok(())
     }
 
     /// Decides until nothing is left to decide. Every decision brings its attempt or job closer to
     /// its end, so this ends.
     fn settle(&mut self) -> Result<(), Broken> {
         loop {
-            while let Some(attempt) = self.touched.first().copied() {
-                let Turn { core, stamp, .. } = &*self;
-                match decide::attempt::next(&core.books, &core.seen, stamp.at, attempt) {
-                    Some(decision) => self.take(decision)?,
-                    None => {
-                        self.touched.remove(&attempt);
-                    }
-                }
+            self.follow()?;
+            self.stand()?;
+            if let Some(decision) = decide::leave::next(&self.core.books) {
+                self.take(decision)?;
+                continue;
             }
-            match decide::place::next(&self.core.books, &self.core.seen, self.stamp.at) {
+            if !std::mem::take(&mut self.pass) {
+                return Ok(());
+            }
+            let Turn { core, stamp, .. } = &*self;
+            let decisions = decide::pass::next(&core.books, &core.seen, stamp.at);
+            for decision in decisions.into_iter().flatten() {
+                self.take(decision)?;
+            }
+        }
+    }
+
+    /// What follows for the attempts and jobs that something was decided about.
+    fn follow(&mut self) -> Result<(), Broken> {
+        loop {
+            if let Some(job) = self.ended.pop() {
+                decide::request::park_dependents(self, job)?;
+                continue;
+            }
+            let Some(attempt) = self.touched.first().copied() else { return Ok(()) };
+            let Turn { core, stamp, .. } = &*self;
+            match decide::attempt::next(&core.books, &core.seen, stamp.at, attempt) {
                 Some(decision) => self.take(decision)?,
-                None => return Ok(()),
+                None => {
+                    self.touched.remove(&attempt);
+                }
             }
         }
     }

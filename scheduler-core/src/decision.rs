@@ -1,15 +1,24 @@
 //! What the core decides: past-tense outcomes. The meaning of a released decision never changes;
 //! a new meaning is a new variant.
 
-use std::fmt;
+mod refusal;
+mod terms;
 
 use tidegate_model::{
-    AttemptId, Epoch, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span, SubmitKey, TaskExit,
-    TaskId, Timestamp, UserId,
+    AttemptId, Commit, Epoch, GpuCount, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span,
+    SubmitKey, TaskExit, TaskId, Timestamp, UserId,
 };
 
+use crate::accounts::{AccountId, Cut, Role, Size};
 use crate::books::Place;
+use crate::money::Amount;
 use crate::policy::Policy;
+
+pub use self::refusal::Refusal;
+pub use self::terms::{
+    Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Right, SaveReason,
+    Standing, StopReason, Terms,
+};
 
 /// One outcome. All but the last two change the books and are journaled.
 #[must_use]
@@ -41,12 +50,21 @@ pub enum Decision {
         by: UserId,
         /// Why.
         reason: String,
+        /// When it is to be empty, for people; it ends no protection.
+        wanted_by: Option<Timestamp>,
     },
     /// A node takes work again.
     DrainEnded {
         /// Which.
         node: NodeId,
         /// Who lifted it.
+        by: UserId,
+    },
+    /// A node is no part of the cluster any more; what was installed with it is not shared out.
+    NodeRemoved {
+        /// Which.
+        node: NodeId,
+        /// By whom.
         by: UserId,
     },
     /// A job has an id and a place in the queue, for life.
@@ -73,6 +91,8 @@ pub enum Decision {
         attempt: AttemptId,
         /// One for each task, in rank order.
         places: Vec<Place>,
+        /// On which terms it runs.
+        terms: Terms,
     },
     /// A task's GPUs are verified free and set aside on its node.
     TaskPrepared {
@@ -111,6 +131,10 @@ pub enum Decision {
         attempt: AttemptId,
         /// How.
         outcome: Outcome,
+        /// When its GPUs were free again; not after the decision.
+        released: Timestamp,
+        /// What of its time is not charged after all.
+        excused: Option<Excused>,
     },
     /// The job is back in its place in the queue.
     JobRequeued {
@@ -122,6 +146,10 @@ pub enum Decision {
         own_failure: bool,
         /// Attempts in a row that did not last; the exponent of the back-off.
         streak: u32,
+        /// Attempts in a row that ended without a new commit.
+        stalled: u32,
+        /// The protection that its next attempt inherits from one that we ended inside its own.
+        carried: Option<Span>,
     },
     /// The job is over.
     JobEnded {
@@ -132,6 +160,180 @@ pub enum Decision {
     },
     /// An ended job has left the books; its id and key with it.
     JobForgotten(JobId),
+    /// An account is part of the tree.
+    AccountMade {
+        /// Its number, never reused.
+        account: AccountId,
+        /// Below which.
+        parent: AccountId,
+        /// The last label of its path.
+        label: String,
+        /// Its budget.
+        size: Size,
+        /// By whom.
+        by: UserId,
+    },
+    /// An account has another budget.
+    BudgetSet {
+        /// Whose.
+        account: AccountId,
+        /// The new one.
+        size: Size,
+        /// How a cut comes into force.
+        cut: Cut,
+        /// By whom.
+        by: UserId,
+    },
+    /// GPU-time moved from one account to another.
+    BudgetTransferred {
+        /// Whose it was.
+        from: AccountId,
+        /// Whose it is.
+        to: AccountId,
+        /// How much, per window.
+        amount: Amount,
+        /// When it lapses; none = never.
+        until: Option<Timestamp>,
+        /// By whom.
+        by: UserId,
+    },
+    /// Somebody asked for more.
+    BudgetAsked {
+        /// For which account.
+        account: AccountId,
+        /// The budget wanted.
+        size: Size,
+        /// Why.
+        reason: String,
+        /// By whom.
+        by: UserId,
+    },
+    /// What was asked is granted (a `BudgetSet` goes before) or not.
+    BudgetAnswered {
+        /// Of which account.
+        account: AccountId,
+        /// Who had asked.
+        asked_by: UserId,
+        /// Whether it was granted.
+        granted: bool,
+        /// By whom.
+        by: UserId,
+    },
+    /// An account is out of use; what it spent stays with its ancestors.
+    AccountDeleted {
+        /// Which.
+        account: AccountId,
+        /// By whom.
+        by: UserId,
+    },
+    /// A user may do this in an account and below.
+    RoleSet {
+        /// Where.
+        account: AccountId,
+        /// Who.
+        user: UserId,
+        /// What; none = nothing more than elsewhere.
+        role: Option<Role>,
+        /// By whom.
+        by: UserId,
+    },
+    /// An account's claim reached its limit, or fell below it.
+    LimitCrossed {
+        /// Whose.
+        account: AccountId,
+        /// The instant.
+        at: Timestamp,
+        /// Whether it is now at or above it.
+        above: bool,
+    },
+    /// A live attempt stands otherwise.
+    StandingChanged {
+        /// Which.
+        attempt: AttemptId,
+        /// The exact instant, not after the decision.
+        at: Timestamp,
+        /// How it stands from then on.
+        to: Standing,
+        /// Until when its time is promised, if it is.
+        promised_until: Option<Timestamp>,
+    },
+    /// The longest-waiting ordinary job of its account has waited long enough.
+    ElderNamed {
+        /// Which.
+        job: JobId,
+        /// The exact instant, not after the decision.
+        at: Timestamp,
+    },
+    /// A job too large to become an elder by itself may, because its manager says so.
+    ElderAllowed {
+        /// Which.
+        job: JobId,
+        /// By whom.
+        by: UserId,
+    },
+    /// An elder has nodes from a stated instant, and its pledge is held.
+    ReservationMade {
+        /// Whose.
+        job: JobId,
+        /// The nodes, and how many GPUs of each.
+        nodes: Vec<(NodeId, GpuCount)>,
+        /// From when.
+        at: Timestamp,
+        /// What it pledges.
+        pledge: Amount,
+    },
+    /// A reservation has other nodes or another instant.
+    ReservationMoved {
+        /// Whose.
+        job: JobId,
+        /// The nodes, and how many GPUs of each.
+        nodes: Vec<(NodeId, GpuCount)>,
+        /// From when.
+        at: Timestamp,
+        /// Why.
+        cause: MoveCause,
+    },
+    /// A reservation is gone; the job waits on.
+    ReservationDropped {
+        /// Whose.
+        job: JobId,
+        /// By whom.
+        by: UserId,
+    },
+    /// An attempt is to save and leave.
+    SaveOrdered {
+        /// Which.
+        attempt: AttemptId,
+        /// Why.
+        why: SaveReason,
+    },
+    /// The request was taken back before anybody was told to save.
+    SaveWithdrawn(AttemptId),
+    /// The write gate lets the attempt save now.
+    SaveAdmitted(AttemptId),
+    /// A checkpoint counts.
+    CheckpointCommitted {
+        /// Of which attempt.
+        attempt: AttemptId,
+        /// Which.
+        commit: Box<Commit>,
+    },
+    /// The attempt can commit nothing any more: its successor is granted.
+    CommitsClosed(AttemptId),
+    /// A job is not started until it is released.
+    JobParked {
+        /// Which.
+        job: JobId,
+        /// Why.
+        why: ParkReason,
+    },
+    /// A parked job may start again.
+    JobUnparked {
+        /// Which.
+        job: JobId,
+        /// By whom.
+        by: UserId,
+    },
     /// The request was refused; nothing changed. Not journaled.
     Refused(Refusal),
     /// The submit had been answered before. Not journaled.
@@ -143,6 +345,21 @@ impl Decision {
     #[must_use]
     pub fn is_durable(&self) -> bool {
         !matches!(self, Self::Refused(_) | Self::SubmitRepeated(_))
+    }
+
+    /// Whether nobody can start by it who could not before.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(
+            self,
+            Self::TaskPrepared { .. }
+                | Self::AttemptGranted(_)
+                | Self::TaskStarted(_)
+                | Self::CommitsClosed(_)
+                | Self::CheckpointCommitted { .. }
+                | Self::SaveAdmitted(_)
+                | Self::Refused(_)
+                | Self::SubmitRepeated(_)
+        )
     }
 
     /// What it tells whoever submitted: the job and whether the key was known, or why not.
@@ -181,6 +398,12 @@ impl Decision {
             | Self::AttemptGranted(attempt)
             | Self::AttemptRunning(attempt)
             | Self::StopOrdered { attempt, .. }
+            | Self::SaveOrdered { attempt, .. }
+            | Self::SaveWithdrawn(attempt)
+            | Self::SaveAdmitted(attempt)
+            | Self::CheckpointCommitted { attempt, .. }
+            | Self::CommitsClosed(attempt)
+            | Self::StandingChanged { attempt, .. }
             | Self::AttemptEnded { attempt, .. } => Some(*attempt),
             Self::TaskPrepared { task, .. }
             | Self::TaskStarted(task)
@@ -192,123 +415,29 @@ impl Decision {
             | Self::NodeRefreshed { .. }
             | Self::DrainBegan { .. }
             | Self::DrainEnded { .. }
+            | Self::NodeRemoved { .. }
             | Self::JobAccepted { .. }
             | Self::JobCancelled { .. }
             | Self::JobRequeued { .. }
             | Self::JobEnded { .. }
             | Self::JobForgotten(_)
+            | Self::JobParked { .. }
+            | Self::JobUnparked { .. }
+            | Self::AccountMade { .. }
+            | Self::BudgetSet { .. }
+            | Self::BudgetTransferred { .. }
+            | Self::BudgetAsked { .. }
+            | Self::BudgetAnswered { .. }
+            | Self::AccountDeleted { .. }
+            | Self::RoleSet { .. }
+            | Self::LimitCrossed { .. }
+            | Self::ElderNamed { .. }
+            | Self::ElderAllowed { .. }
+            | Self::ReservationMade { .. }
+            | Self::ReservationMoved { .. }
+            | Self::ReservationDropped { .. }
             | Self::Refused(_)
             | Self::SubmitRepeated(_) => None,
-        }
-    }
-}
-
-/// Why a gang was told to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopReason {
-    /// Somebody cancelled the job.
-    Cancelled,
-    /// One of its tasks ended abnormally, and a gang stops as a whole.
-    GangBroken,
-    /// Not all of its tasks ran within the policy's start timeout.
-    StartTimeout,
-}
-
-impl fmt::Display for StopReason {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Cancelled => "the job was cancelled",
-            Self::GangBroken => "a task of its gang ended abnormally",
-            Self::StartTimeout => "its gang did not start in time",
-        })
-    }
-}
-
-/// How an attempt ended. `Saved` and `Unknown` come with checkpoint requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
-    /// All tasks exited with 0.
-    Done,
-    /// A task failed by itself.
-    Failed,
-    /// It was ended by us, and no commit of it is known.
-    Unsaved,
-    /// The end of a task was not seen: a dead shim, a rebooted or lost node.
-    Lost,
-}
-
-/// How a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum JobOutcome {
-    /// An attempt was done.
-    Done,
-    /// It failed more often than it may be restarted.
-    Failed,
-    /// Somebody cancelled it.
-    Cancelled,
-}
-
-/// Why a request changed nothing: what was wrong and what would be accepted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// No such job, or it ended more than the kept span ago.
-    NoSuchJob(JobId),
-    /// No such node.
-    NoSuchNode(NodeName),
-    /// Only the owner or an admin may.
-    NotYours(JobId),
-    /// Only an admin may.
-    AdminOnly,
-    /// The key was used for a job with another spec.
-    KeyReused {
-        /// The job that has the key.
-        job: JobId,
-    },
-    /// No gang of this cluster's nodes could ever serve it.
-    Unsatisfiable {
-        /// With the figures, and what would be accepted.
-        why: String,
-    },
-    /// No node has reported GPUs yet; asking again later may succeed.
-    NoGpusYet,
-    /// The queue is full; asking again later may succeed.
-    QueueFull {
-        /// How many jobs may be alive at once.
-        limit: u32,
-    },
-    /// A drain needs a reason.
-    ReasonMissing,
-    /// The node is heard from; only a silent node can be declared lost.
-    NodeNotSilent(NodeName),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchJob(job) => {
-                write!(out, "{job} is not known here; `tidegate jobs --all` lists what is")
-            }
-            Self::NoSuchNode(node) => {
-                write!(out, "no node is named {node}; `tidegate nodes` lists them")
-            }
-            Self::NotYours(job) => {
-                write!(out, "{job} belongs to another user; its owner or an admin may do this")
-            }
-            Self::AdminOnly => out.write_str("only an admin of the cluster may do this"),
-            Self::KeyReused { job } => {
-                write!(out, "the submit key was used for {job} with another spec; use a new key")
-            }
-            Self::Unsatisfiable { why } => out.write_str(why),
-            Self::NoGpusYet => {
-                out.write_str("no node has reported GPUs yet; try again when one has")
-            }
-            Self::QueueFull { limit } => {
-                write!(out, "{limit} jobs are alive, as many as the policy allows; try again later")
-            }
-            Self::ReasonMissing => out.write_str("a drain needs a reason; give --reason TEXT"),
-            Self::NodeNotSilent(node) => {
-                write!(out, "{node} is heard from; only a silent node can be declared lost")
-            }
         }
     }
 }

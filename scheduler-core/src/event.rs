@@ -1,7 +1,12 @@
 //! What happens to the core: past-tense facts, as the shell has checked them.
 
-use tidegate_model::{JobId, JobSpec, NodeFacts, NodeName, SubmitKey, TaskId, TaskSeen, UserId};
+use tidegate_model::{
+    AccountPath, Commit, JobId, JobSpec, NodeFacts, NodeName, SaveSeen, SubmitKey, TaskId,
+    TaskSeen, Timestamp, UserId,
+};
 
+use crate::accounts::{Cut, Role, Size};
+use crate::money::Amount;
 use crate::policy::Policy;
 
 /// One fact that something may be decided on.
@@ -35,6 +40,10 @@ pub enum Event {
         facts: Option<NodeFacts>,
         /// What it says of its tasks.
         tasks: Vec<(TaskId, TaskSeen)>,
+        /// How far requests to save came.
+        saves: Vec<(TaskId, SaveSeen)>,
+        /// The newest checkpoints that its tasks said are complete.
+        commits: Vec<(TaskId, Commit)>,
     },
     /// A person asked that a node take no new work.
     DrainRequested {
@@ -44,6 +53,8 @@ pub enum Event {
         by: UserId,
         /// Why; mandatory.
         reason: String,
+        /// When it is to be empty. Names who is protected beyond it; breaks nobody.
+        wanted_by: Option<Timestamp>,
     },
     /// A person asked that a node take work again.
     ResumeRequested {
@@ -59,10 +70,111 @@ pub enum Event {
         /// Who says so.
         by: UserId,
     },
+    /// A person said that a node will not come back.
+    NodeRemovalRequested {
+        /// Which.
+        node: NodeName,
+        /// Who says so.
+        by: UserId,
+    },
+    /// A person asked for something about accounts.
+    AccountRequested {
+        /// Who asks.
+        by: UserId,
+        /// For what.
+        request: AccountRequest,
+    },
+    /// A person asked for something about a waiting job.
+    JobRequested {
+        /// Which.
+        job: JobId,
+        /// Who asks.
+        by: UserId,
+        /// For what.
+        request: JobRequest,
+    },
     /// The policy is now this.
     PolicyChanged(Policy),
     /// An instant that [`Core::next_deadline`](crate::Core::next_deadline) named has come.
     DeadlineReached,
+}
+
+impl Event {
+    /// Whether somebody may be able to start by it, whatever is decided on it. Of what agents say
+    /// of tasks only what it brings about matters.
+    pub(crate) fn asks_for_a_pass(&self) -> bool {
+        !matches!(self, Self::NodeReported { complete: false, facts: None, .. })
+    }
+}
+
+/// What people ask about accounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccountRequest {
+    /// Make the account, or change its budget.
+    Set {
+        /// Which.
+        account: AccountPath,
+        /// Its budget.
+        size: Size,
+        /// How a cut comes into force.
+        cut: Cut,
+    },
+    /// Move GPU-time between accounts.
+    Transfer {
+        /// Whose.
+        from: AccountPath,
+        /// To whom.
+        to: AccountPath,
+        /// How much, per window.
+        amount: Amount,
+        /// Else it lapses after one window.
+        permanent: bool,
+    },
+    /// Ask for another budget; open to all who may submit.
+    Ask {
+        /// For which account.
+        account: AccountPath,
+        /// The budget wanted.
+        size: Size,
+        /// Why.
+        reason: String,
+    },
+    /// Answer what a user asked.
+    Answer {
+        /// Of which account.
+        account: AccountPath,
+        /// Who had asked.
+        asked_by: UserId,
+        /// Whether it is granted.
+        grant: bool,
+    },
+    /// Take the account out of use.
+    Delete {
+        /// Which.
+        account: AccountPath,
+    },
+    /// Give or take a role.
+    SetRole {
+        /// Where; none = at the root.
+        account: Option<AccountPath>,
+        /// Who.
+        user: UserId,
+        /// What; none = nothing.
+        role: Option<Role>,
+    },
+}
+
+/// What people ask about waiting jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobRequest {
+    /// Do not start it.
+    Park,
+    /// Start it again.
+    Release,
+    /// Let it become an elder although it asks more than half of its account's limit.
+    AllowElder,
+    /// Give up its firm reservation.
+    DropReservation,
 }
 
 /// What is noted but never journaled; empty after a restart.
@@ -72,5 +184,12 @@ pub enum Observation {
     NodeHeard {
         /// Which.
         node: NodeName,
+    },
+    /// A task's GPUs have been under 5 % busy since an instant, or are busy again.
+    TaskIdle {
+        /// Which.
+        task: TaskId,
+        /// Since when; none = busy.
+        since: Option<Timestamp>,
     },
 }

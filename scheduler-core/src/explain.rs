@@ -1,12 +1,13 @@
 //! Why a job is where it is: one reason, with its numbers.
 
+mod waiting;
+
 use std::collections::BTreeMap;
 
-use tidegate_model::{GpuCount, JobId, TaskSeen, Timestamp};
+use tidegate_model::{JobId, TaskSeen, Timestamp};
 
 use crate::books::{Attempt, AttemptState, Books, Job, JobState};
-use crate::decide::place::{idle_offers, waits_for_ends};
-use crate::decision::{JobOutcome, StopReason};
+use crate::decision::{JobOutcome, ParkReason, StopReason};
 use crate::observations::{NodeState, Observations};
 
 /// One reason, in one line with its numbers.
@@ -20,22 +21,33 @@ pub struct Explanation {
     pub numbers: BTreeMap<&'static str, u64>,
 }
 
-/// The nouns. Later rules add those of budgets, reservations, checkpoints and uploads, and
-/// parked jobs.
+/// The nouns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Earlier jobs that could be served are before it.
+    /// Its account cannot fund it yet.
+    AwaitingBudget,
+    /// Others are before it, in the order that its numbers show.
     AwaitingTurn,
-    /// It is first, and its gang does not fit the idle GPUs.
+    /// It has an instant from which its nodes are its own: firm, or expected.
+    AwaitingReservation,
+    /// It has its GPUs, and those on them still save.
+    AwaitingCheckpoint,
+    /// It is first, and its gang does not fit the idle GPUs, or too few nodes are in service.
     AwaitingNodes,
     /// It failed and is started again after a pause.
     AwaitingRestart,
-    /// No gang of the nodes in service could serve it.
+    /// Jobs that it names must end first.
+    AwaitingJobs,
+    /// It is not started until it is released.
+    Parked,
+    /// As things are it can never start as it asks.
     Unsatisfiable,
     /// Its attempt is on its way.
     Starting,
     /// Its attempt runs.
     Running,
+    /// Its attempt is asked to save and leave.
+    Saving,
     /// Its attempt is being stopped.
     Stopping,
     /// It has ended.
@@ -50,16 +62,41 @@ pub(crate) fn explain(
 ) -> Option<Explanation> {
     let job = books.jobs.get(&id)?;
     Some(match job.state {
+        JobState::Pending { .. } if job.parked.is_some() => parked(job),
+        JobState::Pending { .. } if !job.waits_for.is_empty() => depends(job),
         JobState::Pending { not_before } if not_before > now => {
             restarting(books, job, not_before, now)
         }
-        JobState::Pending { .. } => waiting(books, seen, now, job),
+        JobState::Pending { .. } => waiting::waiting(books, seen, now, job),
         JobState::Active { attempt } => match job.attempt(attempt) {
             Some(attempt) => active(books, seen, now, attempt),
             None => said(Reason::Starting, String::new(), []),
         },
         JobState::Ended { outcome, at } => ended(books, job, outcome, at),
     })
+}
+
+fn parked(job: &Job) -> Explanation {
+    let line = match job.parked {
+        Some(ParkReason::Asked { by }) => format!("parked by {by}"),
+        Some(ParkReason::NoProgress { attempts }) => format!(
+            "parked: {} in a row ended without a new commit",
+            counted(usize::try_from(attempts).unwrap_or(usize::MAX), "attempt")
+        ),
+        Some(ParkReason::DependencyFailed { job }) => {
+            format!("parked: {job}, which it waits for, did not end as it must")
+        }
+        None => String::new(),
+    };
+    let line = format!("{line}; `tidegate release {}` lets it start", job.id);
+    said(Reason::Parked, line, [("stalled", job.stalled.into())])
+}
+
+fn depends(job: &Job) -> Explanation {
+    let jobs: Vec<_> = job.waits_for.iter().map(ToString::to_string).collect();
+    let line = format!("waits for the end of {}", jobs.join(", "));
+    let count = u64::try_from(jobs.len()).unwrap_or(u64::MAX);
+    said(Reason::AwaitingJobs, line, [("jobs", count)])
 }
 
 fn said<const N: usize>(
@@ -82,37 +119,15 @@ fn restarting(books: &Books, job: &Job, at: Timestamp, now: Timestamp) -> Explan
     said(Reason::AwaitingRestart, line, numbers)
 }
 
-fn waiting(books: &Books, seen: &Observations, now: Timestamp, job: &Job) -> Explanation {
-    let offers = idle_offers(books, seen, now);
-    let idle: GpuCount = offers.iter().map(|offer| GpuCount(offer.gpus)).sum();
-    let needed = job.spec.gpus;
-    let before = books.queue().take_while(|earlier| earlier.id != job.id);
-    let count = before.filter(|earlier| waits_for_ends(books, earlier, &offers)).count();
-    let ahead = u64::try_from(count).unwrap_or(u64::MAX);
-    let numbers = [("ahead", ahead), ("needed", needed.0.into()), ("idle", idle.0.into())];
-    if !waits_for_ends(books, job, &offers) {
-        let line = format!(
-            "its gang of {needed} GPUs fits no nodes in service now ({} are); it waits for drained \
-             or silent nodes to return",
-            offers.len()
-        );
-        return said(Reason::Unsatisfiable, line, numbers);
-    }
-    if ahead > 0 {
-        let line = format!("{} before it in the queue", counted(count, "job"));
-        return said(Reason::AwaitingTurn, line, numbers);
-    }
-    let line = format!(
-        "it is first, and its gang of {needed} GPUs does not fit the {idle} idle ones together"
-    );
-    said(Reason::AwaitingNodes, line, numbers)
-}
-
 fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt) -> Explanation {
     let state = attempt.state();
+    if state == AttemptState::Planned && attempt.ready.is_none() {
+        return waiting::for_checkpoints(books, now, attempt);
+    }
     let reason = match state {
         AttemptState::Planned | AttemptState::Granted | AttemptState::Starting => Reason::Starting,
         AttemptState::Running => Reason::Running,
+        AttemptState::Paced | AttemptState::Saving => Reason::Saving,
         AttemptState::Stopping | AttemptState::Verifying | AttemptState::Ended(_) => {
             Reason::Stopping
         }
@@ -126,7 +141,10 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
         AttemptState::Granted | AttemptState::Starting => {
             format!("{}: {running} of {tasks} tasks run", attempt.id)
         }
-        AttemptState::Running => format!("{}: all its tasks run", attempt.id),
+        AttemptState::Running => format!("{}: {}", attempt.id, waiting::standing(attempt, now)),
+        AttemptState::Paced | AttemptState::Saving => {
+            format!("{}: {}", attempt.id, waiting::saving(books, attempt))
+        }
         AttemptState::Stopping | AttemptState::Verifying | AttemptState::Ended(_) => {
             why_over(books, attempt)
         }
@@ -159,7 +177,9 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
         ("tasks", u64::try_from(tasks).unwrap_or(u64::MAX)),
         ("tasks_running", u64::try_from(running).unwrap_or(u64::MAX)),
     ];
-    Explanation { reason, lines, numbers: BTreeMap::from(numbers) }
+    let mut numbers = BTreeMap::from(numbers);
+    numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
+    Explanation { reason, lines, numbers }
 }
 
 fn ended(books: &Books, job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {

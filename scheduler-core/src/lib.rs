@@ -4,33 +4,53 @@
 //! (policy, all the choices) reads, and `evolve` (bookkeeping, no choice left) writes; restoring
 //! a coordinator is `evolve` over the journal.
 //!
-//! Where to look: *why does my job wait* → `explain`; *who gets which GPUs* → `decide::place`;
-//! *when is a gang over* → `decide::attempt`; *what is a node told* → `wanted`; *do the books add
-//! up* → `audit`.
+//! Where to look: *why does my job wait* → `explain`; *who gets which GPUs* → `decide::pass`;
+//! *who is next* → `decide::walk`; *who can pay, who may displace whom* → `decide::money`; *who
+//! has to leave* → `decide::victims`, `decide::leave`; *how a run stands* → `decide::standing`;
+//! *when is a gang over* → `decide::attempt`; *what is a node told* → `wanted`; *what was charged*
+//! → `charge`, `money`, `accounts`; *do the books add up* → `audit`.
 //!
 //! What is not here: IO, clocks, async, randomness, floats, hash maps, logging, wire formats.
 
+mod accounts;
 mod audit;
 mod books;
+mod charge;
 mod core;
 mod decide;
 mod decision;
 mod event;
 mod evolve;
 mod explain;
+mod index;
+mod money;
 mod observations;
 mod policy;
+mod rehearse;
 mod wanted;
 
+pub use accounts::{
+    Account, AccountId, Accounts, Cut, Edit, Purse, ROOT, Role, Row, Sheet, Size, Transfer, WHOLE,
+};
 pub use audit::Violation;
-pub use books::{Attempt, AttemptState, Books, Drain, Job, JobState, Node, Place, StopOrder, Task};
+pub use books::{
+    Attempt, AttemptState, Books, BudgetAsk, Committed, Drain, Held, Job, JobState, Node, Place,
+    Reservation, SaveOrder, StopOrder, Task,
+};
+pub use charge::totals;
 pub use core::Core;
-pub use decision::{Decision, JobOutcome, Outcome, Refusal, StopReason};
-pub use event::{Event, Observation};
+pub use decide::leave::DrainTimes;
+pub use decision::{
+    Decision, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Refusal, Right,
+    SaveReason, Standing, StopReason, Terms,
+};
+pub use event::{AccountRequest, Event, JobRequest, Observation};
 pub use evolve::{Broken, Stamp};
 pub use explain::{Explanation, Reason};
+pub use money::{Amount, Pledge, Rate, WINDOW, Weight, Window};
 pub use observations::{NodeState, Observations, SeenNode};
-pub use policy::Policy;
+pub use policy::{GpuRule, Kind, Policy, Sharing, SmallLimit};
+pub use rehearse::DryRun;
 
 #[cfg(test)]
 mod tests;

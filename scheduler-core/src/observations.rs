@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{NodeId, Span, TaskId, TaskSeen, Timestamp};
+use tidegate_model::{AttemptId, NodeId, SaveSeen, Span, TaskId, TaskSeen, Timestamp};
 
 use crate::books::{Books, Node};
 use crate::event::{Event, Observation};
@@ -14,7 +14,15 @@ pub struct Observations {
     /// When this leadership began: who has not reported a while after it is silent, not new.
     began: Timestamp,
     nodes: BTreeMap<NodeId, SeenNode>,
+    /// How far requests to save came, as agents last said.
+    saves: BTreeMap<TaskId, SaveSeen>,
+    /// Since when the GPUs of a task have been idle.
+    idle: BTreeMap<TaskId, Timestamp>,
 }
+
+/// A task is idle once its GPUs have been under 5 % busy for this long (2-scheduling, "Victim
+/// cost").
+const IDLE_AFTER: Span = Span::minutes(30);
 
 /// What was seen of one node under this leadership.
 #[derive(Debug, Clone, Default)]
@@ -75,11 +83,35 @@ impl Observations {
                     seen.heard = seen.heard.max(now);
                 }
             }
+            Observation::TaskIdle { task, since: Some(since) } => {
+                self.idle.insert(*task, *since);
+            }
+            Observation::TaskIdle { task, since: None } => {
+                self.idle.remove(task);
+            }
         }
     }
 
     pub(crate) fn begin(&mut self, now: Timestamp) {
-        *self = Self { began: now, nodes: BTreeMap::new() };
+        *self = Self { began: now, ..Self::default() };
+    }
+
+    /// How far the newest request to save came on the task's node.
+    #[must_use]
+    pub fn save_of(&self, task: TaskId) -> Option<&SaveSeen> {
+        self.saves.get(&task)
+    }
+
+    /// Whether any of the attempt's tasks has had idle GPUs for long.
+    #[must_use]
+    pub fn is_idle(&self, attempt: AttemptId, now: Timestamp) -> bool {
+        let tasks = TaskId { attempt, index: 0 }..=TaskId { attempt, index: u32::MAX };
+        self.idle.range(tasks).any(|(_, since)| now.since(*since) >= IDLE_AFTER)
+    }
+
+    pub(crate) fn note_saves(&mut self, event: &Event) {
+        let Event::NodeReported { saves, .. } = event else { return };
+        self.saves.extend(saves.iter().cloned());
     }
 
     /// Notes what a report says its agent holds. The node must be in the books by then.
@@ -97,7 +129,11 @@ impl Observations {
         }
         for (task, state) in tasks {
             match state {
-                TaskSeen::Gone => seen.tasks.remove(task),
+                TaskSeen::Gone => {
+                    self.saves.remove(task);
+                    self.idle.remove(task);
+                    seen.tasks.remove(task)
+                }
                 TaskSeen::Missing
                 | TaskSeen::Prepared { .. }
                 | TaskSeen::Starting

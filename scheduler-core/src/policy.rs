@@ -2,7 +2,32 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_model::{Span, UserId};
+use tidegate_model::{GpuCount, GpuType, Span, UserId};
+
+use crate::accounts::WHOLE;
+use crate::money::{Amount, Weight};
+
+/// A kind of GPU: which products it covers, and what one costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuRule {
+    /// What jobs call it.
+    pub name: GpuType,
+    /// A part of the product's name as the driver gives it.
+    pub product: String,
+    /// What one of it costs.
+    pub weight: Weight,
+}
+
+/// What a job of at most this size and length is: small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SmallLimit {
+    /// Most GPUs.
+    pub gpus: GpuCount,
+    /// Longest min runtime.
+    pub min_runtime: Span,
+    /// Most GPUs times min runtime.
+    pub gpu_minutes: u32,
+}
 
 /// The cluster's rules, in numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +48,212 @@ pub struct Policy {
     pub max_live_jobs: u32,
     /// Who may drain nodes and end the jobs of others. Root always may.
     pub admins: BTreeSet<UserId>,
+    /// The rules of budgets and displacement.
+    pub sharing: Sharing,
+}
+
+/// The rules of 2-scheduling, in numbers. Parts are in millionths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sharing {
+    /// The part of a budget that only small jobs may be funded from (5 %: 0 gives debug p99 16 h,
+    /// 10 % buys nothing more).
+    pub small_reserve: u32,
+    /// What is small (8 GPUs, 60 min, 240 GPU-min: longer ones were the way to game).
+    pub small: SmallLimit,
+    /// What a user may always draw of the reserve (64 GPU-h: half a reserve is less than one debug
+    /// job in a small account).
+    pub small_floor: Amount,
+    /// The time in which an account above its limit is brought back to it (24 h).
+    pub settle: Span,
+    /// How long an ordinary job waits before it may become its account's elder (24 h).
+    pub patience: Span,
+    /// Between two elders of an account (6 h; without a gap a backlogged account becomes FIFO).
+    pub elder_gap: Span,
+    /// By how much a claimant must stay below its victim (1 %).
+    pub slack: u32,
+    /// Most of the GPUs that ordinary protected work starts up to (90 %).
+    pub protected_cap: u32,
+    /// Idle GPUs that free work leaves (1 %, rounded down).
+    pub headroom: u32,
+    /// Most of the healthy GPUs of its type that a gang may hold (97 %).
+    pub gang_cap: u32,
+    /// A gang above this part of the GPUs is large (90 %) ...
+    pub large_gang: u32,
+    /// ... and may be protected this long (4 h).
+    pub large_min_runtime: Span,
+    /// Longest min runtime (8 h).
+    pub max_min_runtime: Span,
+    /// Grace of work that never was protected (2 min).
+    pub free_grace: Span,
+    /// From the last exit to verified gone, in published instants (60 s).
+    pub verify_limit: Span,
+    /// Expected starts that shape backfill (16).
+    pub max_reservations: u32,
+    /// Waiting jobs of a leaf that plans and reservations are made for in one pass (100).
+    pub look_ahead: u32,
+    /// An attempt displaced within this span is spared while others are there (30 min).
+    pub spare_recent: Span,
+    /// The promise of an attempt that returns to Funded (15 min).
+    pub return_span: Span,
+    /// At least one pass in this span while protected demand waits and Funded attempts run (60 s).
+    pub pass_every: Span,
+    /// Attempts that may save to one storage target at a time (4).
+    pub gate_width: u32,
+    /// Attempts in a row without a new commit after which a job is parked (3).
+    pub no_progress_limit: u32,
+    /// Kinds of GPU; what none covers is `gpu`, with the weight of the reference GPU.
+    pub gpu_types: Vec<GpuRule>,
+}
+
+impl Default for Sharing {
+    fn default() -> Self {
+        Self {
+            small_reserve: 50_000,
+            small: SmallLimit {
+                gpus: GpuCount(8),
+                min_runtime: Span::minutes(60),
+                gpu_minutes: 240,
+            },
+            small_floor: Amount::gpu_hours(64),
+            settle: Span::hours(24),
+            patience: Span::hours(24),
+            elder_gap: Span::hours(6),
+            slack: 10_000,
+            protected_cap: 900_000,
+            headroom: 10_000,
+            gang_cap: 970_000,
+            large_gang: 900_000,
+            large_min_runtime: Span::hours(4),
+            max_min_runtime: Span::hours(8),
+            free_grace: Span::minutes(2),
+            verify_limit: Span::seconds(60),
+            max_reservations: 16,
+            look_ahead: 100,
+            spare_recent: Span::minutes(30),
+            return_span: Span::minutes(15),
+            pass_every: Span::seconds(60),
+            gate_width: 4,
+            no_progress_limit: 3,
+            gpu_types: Vec::new(),
+        }
+    }
+}
+
+impl Sharing {
+    /// Holds the values against their bounds.
+    ///
+    /// # Errors
+    /// The first that is outside, and what would be accepted.
+    fn check(&self) -> Result<(), String> {
+        let day = Span::hours(24);
+        let spans = [
+            ("settle", self.settle, Span::minutes(1), Span::hours(7 * 24)),
+            ("patience", self.patience, Span::ZERO, Span::hours(28 * 24)),
+            ("elder_gap", self.elder_gap, Span::ZERO, Span::hours(7 * 24)),
+            ("small_min_runtime", self.small.min_runtime, Span::ZERO, self.max_min_runtime),
+            ("max_min_runtime", self.max_min_runtime, Span::ZERO, tidegate_model::MAX_MIN_RUNTIME),
+            ("large_min_runtime", self.large_min_runtime, Span::ZERO, self.max_min_runtime),
+            ("free_grace", self.free_grace, Span::ZERO, tidegate_model::MAX_GRACE),
+            ("verify_limit", self.verify_limit, Span::seconds(1), Span::hours(1)),
+            ("spare_recent", self.spare_recent, Span::ZERO, day),
+            ("return_span", self.return_span, Span::minutes(1), day),
+            ("pass_every", self.pass_every, Span::seconds(1), Span::hours(1)),
+        ];
+        for (key, value, least, most) in spans {
+            if value < least || value > most {
+                return Err(format!("{key}: {value} given; {least} to {most} is accepted"));
+            }
+        }
+        let parts = [
+            ("small_reserve", self.small_reserve),
+            ("slack", self.slack),
+            ("protected_cap", self.protected_cap),
+            ("headroom", self.headroom),
+            ("gang_cap", self.gang_cap),
+            ("large_gang", self.large_gang),
+        ];
+        for (key, value) in parts {
+            if value > WHOLE {
+                let percent = percent_text(value);
+                return Err(format!("{key}: {percent} % given; 0 to 100 % is accepted"));
+            }
+        }
+        let counts = [
+            ("max_reservations", self.max_reservations, 0, 1000),
+            ("look_ahead", self.look_ahead, 1, 100_000),
+            ("gate_width", self.gate_width, 1, 10_000),
+            ("no_progress_limit", self.no_progress_limit, 1, 1_000_000),
+        ];
+        for (key, value, least, most) in counts {
+            if value < least || value > most {
+                return Err(format!("{key}: {value} given; {least} to {most} is accepted"));
+            }
+        }
+        let weightless =
+            self.gpu_types.iter().find(|rule| !(1..=1_000_000).contains(&rule.weight.0));
+        match weightless {
+            Some(rule) => Err(format!(
+                "gpu_types.{}: weight {} given; 1 to 1000000 is accepted (1000 = one reference GPU)",
+                rule.name, rule.weight.0
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Which rule covers a product; none = the reference kind.
+    #[must_use]
+    pub fn kind_of(&self, product: &str) -> Kind {
+        let rule = self.gpu_types.iter().position(|rule| product.contains(&rule.product));
+        Kind(rule.and_then(|index| u16::try_from(index).ok()))
+    }
+
+    /// What one GPU of a kind costs.
+    #[must_use]
+    pub fn weight(&self, kind: Kind) -> Weight {
+        self.rule(kind).map_or(Weight::REFERENCE, |rule| rule.weight)
+    }
+
+    /// What jobs call a kind.
+    #[must_use]
+    pub fn kind_name(&self, kind: Kind) -> &str {
+        self.rule(kind).map_or(OTHER_KIND, |rule| rule.name.as_str())
+    }
+
+    /// The kind that jobs call so.
+    #[must_use]
+    pub fn kind_named(&self, name: &GpuType) -> Option<Kind> {
+        let rule = self.gpu_types.iter().position(|rule| rule.name == *name);
+        let rule = rule.and_then(|index| u16::try_from(index).ok());
+        (rule.is_some() || name.as_str() == OTHER_KIND).then_some(Kind(rule))
+    }
+
+    fn rule(&self, kind: Kind) -> Option<&GpuRule> {
+        self.gpu_types.get(usize::from(kind.0?))
+    }
+
+    /// Whether a job of `gpus` GPUs and `min_runtime` is small.
+    #[must_use]
+    pub fn is_small(&self, gpus: GpuCount, min_runtime: Span) -> bool {
+        let limit = Span::minutes(self.small.gpu_minutes.into());
+        min_runtime > Span::ZERO
+            && gpus <= self.small.gpus
+            && min_runtime <= self.small.min_runtime
+            && gpus.held_for(min_runtime) <= GpuCount(1).held_for(limit)
+    }
+}
+
+/// A kind of GPU: the place of its rule, or none of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Kind(pub Option<u16>);
+
+/// What the kind that no rule covers is called.
+const OTHER_KIND: &str = "gpu";
+
+/// Millionths as percent with up to four decimals.
+fn percent_text(millionths: u32) -> String {
+    let (whole, rest) = (millionths / 10_000, millionths % 10_000);
+    let text = format!("{whole}.{rest:04}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 impl Default for Policy {
@@ -36,6 +267,7 @@ impl Default for Policy {
             silent_after: Span::seconds(15),
             max_live_jobs: 100_000,
             admins: BTreeSet::new(),
+            sharing: Sharing::default(),
         }
     }
 }
@@ -59,6 +291,7 @@ impl Policy {
                 return Err(format!("{key}: {value} given; {least} to {most} is accepted"));
             }
         }
+        self.sharing.check()?;
         let jobs = self.max_live_jobs;
         if (1..=1_000_000).contains(&jobs) {
             return Ok(());

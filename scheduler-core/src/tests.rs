@@ -2,6 +2,9 @@
 
 mod lab;
 mod properties;
+mod rules;
+mod sharing;
+mod victims;
 
 use tidegate_model::{GpuCount, Span, TaskExit, UserId};
 
@@ -71,16 +74,23 @@ fn a_job_that_fails_by_itself_waits_longer_each_time_and_ends_at_its_limit() {
 }
 
 #[test]
-fn nobody_passes_an_earlier_job_that_could_be_served() {
+fn free_work_takes_whatever_is_idle_and_yields_it_to_protected_work() {
     let mut lab = Lab::with_nodes(&[8, 8]);
     let running = lab.submit_running(4);
     let gang = lab.submit(16);
-    let small = lab.submit(1);
+    let small = lab.submit_running(1);
     assert_eq!(lab.reason(gang), Reason::AwaitingNodes);
+    let mut protected = lab.spec(16);
+    protected.min_runtime = Span::hours(1);
+    let protected = lab.submit_spec(protected);
+    assert_eq!(lab.reason(protected), Reason::AwaitingCheckpoint);
+    for victim in [running, small] {
+        assert_eq!(lab.state(victim), AttemptState::Stopping, "it has no way to save");
+        lab.report_ended(victim, 0, TaskExit::Signaled(15));
+    }
+    lab.run(protected);
+    assert_eq!(lab.reason(running), Reason::AwaitingNodes, "back in its place, the first");
     assert_eq!(lab.reason(small), Reason::AwaitingTurn);
-    lab.report_ended(running, 0, TaskExit::Exited(0));
-    assert_eq!(lab.state(gang), AttemptState::Planned);
-    assert_eq!(lab.attempts(small), 0);
 }
 
 #[test]
@@ -89,7 +99,7 @@ fn a_job_that_needs_a_drained_node_back_holds_nobody_up() {
     lab.drain(1);
     let gang = lab.submit(16);
     let small = lab.submit(1);
-    assert_eq!(lab.reason(gang), Reason::Unsatisfiable);
+    assert_eq!(lab.reason(gang), Reason::AwaitingNodes);
     assert_eq!(lab.state(small), AttemptState::Planned);
     lab.resume(1);
     assert_eq!(lab.reason(gang), Reason::AwaitingNodes);
@@ -106,9 +116,12 @@ fn small_jobs_go_where_they_fit_best_and_gangs_into_one_block() {
 }
 
 #[test]
-fn a_draining_node_keeps_its_work_and_takes_no_more() {
+fn a_draining_node_keeps_protected_work_and_takes_no_more() {
     let mut lab = Lab::with_nodes(&[8]);
-    let job = lab.submit_running(4);
+    let mut spec = lab.spec(4);
+    spec.min_runtime = Span::hours(1);
+    let job = lab.submit_spec(spec);
+    lab.run(job);
     lab.drain(1);
     assert_eq!(lab.node_state(1), NodeState::Draining);
     let second = lab.submit(4);
@@ -129,7 +142,7 @@ fn silence_is_not_loss() {
     assert_eq!(lab.attempts(job), 1);
     lab.declare_lost(1);
     assert_eq!(lab.state(job), AttemptState::Ended(Outcome::Lost));
-    assert_eq!(lab.reason(job), Reason::Unsatisfiable, "it waits for nodes");
+    assert_eq!(lab.reason(job), Reason::AwaitingNodes);
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{DecisionSeq, Launch, NodeId, Order, Span, Stop, TaskId, TaskSeen};
+use tidegate_model::{DecisionSeq, Launch, NodeId, Order, Save, Span, Stop, TaskId, TaskSeen};
 
 use crate::books::{Attempt, Books, Job, Task};
+use crate::decide::spots::save_grace;
+use crate::decision::SaveReason;
 use crate::observations::Observations;
 
 pub(crate) fn wanted_of(
@@ -33,7 +35,10 @@ fn of_placed(books: &Books, id: TaskId) -> Option<Order> {
     let ended = task.ended_by.zip(task.exit.as_ref());
     if let Some(stop) = attempt.stop {
         let (decision, why) = (stop.decision, stop.why.to_string());
-        return Some(Order::Stop(Stop { decision, grace: job.spec.grace, why }));
+        let free = !attempt.was_protected();
+        let grace = job.spec.grace;
+        let grace = if free { grace.min(books.policy.sharing.free_grace) } else { grace };
+        return Some(Order::Stop(Stop { decision, grace, why }));
     }
     if let Some((decision, exit)) = ended {
         let why = exit.to_string();
@@ -42,7 +47,31 @@ fn of_placed(books: &Books, id: TaskId) -> Option<Order> {
     if attempt.granted.is_some() {
         return launch(books, job, attempt, id).map(|launch| Order::Run(Box::new(launch)));
     }
-    Some(Order::Prepare(task.place.gpus.clone()))
+    // A node is told of a task once the task has all its GPUs there: others may still save on
+    // them.
+    let node = books.nodes.get(&task.place.node)?;
+    let own = task.place.gpus.iter().all(|gpu| node.held.get(gpu) == Some(&id));
+    own.then(|| Order::Prepare(task.place.gpus.clone()))
+}
+
+/// The request to save, once the write gate has let the attempt save.
+fn save(books: &Books, job: &Job, attempt: &Attempt) -> Option<Save> {
+    let order = attempt.save.filter(|order| order.admitted.is_some())?;
+    let offer = job.spec.checkpoint.as_ref()?;
+    let why = match order.why {
+        SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {}", grounds.rule),
+        SaveReason::Drained { node } => {
+            let name = books.nodes.get(&node).map(|node| node.name.to_string());
+            format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))
+        }
+    };
+    Some(Save {
+        request: order.decision,
+        signal: offer.signal,
+        target: offer.target,
+        grace: save_grace(books, job, attempt),
+        why,
+    })
 }
 
 /// Of a task that the books have let go while its agent still has a record of it.
@@ -92,5 +121,6 @@ fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Lau
         master_port: first.port?,
         checkpoint_dir: spec.checkpoint_dir.clone().unwrap_or_else(default_dir),
         log_cap: spec.log_cap,
+        save: save(books, job, attempt),
     })
 }

@@ -1,6 +1,6 @@
 //! What people ask about nodes.
 
-use tidegate_model::{NodeId, NodeName, Span, TaskExit, TaskId, UserId};
+use tidegate_model::{NodeId, NodeName, Span, TaskExit, TaskId, Timestamp, UserId};
 
 use crate::core::Turn;
 use crate::decision::{Decision, Refusal};
@@ -12,6 +12,7 @@ pub(super) fn drain(
     node: &NodeName,
     by: UserId,
     reason: &str,
+    wanted_by: Option<Timestamp>,
 ) -> Result<(), Broken> {
     let Some(id) = admins_node(turn, node, by)? else { return Ok(()) };
     if reason.trim().is_empty() {
@@ -21,7 +22,10 @@ pub(super) fn drain(
     if turn.books().nodes.get(&id).is_some_and(|node| node.drain.is_some()) {
         return Ok(());
     }
-    turn.take(Decision::DrainBegan { node: id, by, reason: reason.trim().to_owned() })
+    // What is planned there and does not run yet is planned anew.
+    let tasks = turn.books().nodes.get(&id).map(|node| node.tasks.clone()).unwrap_or_default();
+    tasks.into_iter().for_each(|task| turn.touch(task.attempt));
+    turn.take(Decision::DrainBegan { node: id, by, reason: reason.trim().to_owned(), wanted_by })
 }
 
 pub(super) fn resume(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result<(), Broken> {
@@ -44,6 +48,21 @@ pub(super) fn declare_lost(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> 
         return turn.take(Decision::Refused(Refusal::NodeNotSilent(node.clone())));
     }
     lose_tasks(turn, id, "its node was declared lost")
+}
+
+/// A node that is silent and empty leaves the cluster, and the root's budget with it.
+pub(super) fn remove(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result<(), Broken> {
+    let Some(id) = admins_node(turn, node, by)? else { return Ok(()) };
+    let (books, seen, now) = (turn.books(), turn.seen(), turn.now());
+    let unused = books.nodes.get(&id).is_some_and(|node| {
+        let state = seen.state(node, books.policy.silent_after, now);
+        state == NodeState::Unreachable && node.tasks.is_empty()
+    });
+    turn.take(if unused {
+        Decision::NodeRemoved { node: id, by }
+    } else {
+        Decision::Refused(Refusal::NodeInUse(node.clone()))
+    })
 }
 
 /// Ends and releases all that is placed on a node.

@@ -1,8 +1,11 @@
 //! What time alone brings: silence, start timeouts, the end of a back-off, forgetting.
 
-use tidegate_model::{AttemptId, JobId};
+use tidegate_model::{AttemptId, JobId, Timestamp};
 
+use crate::books::Books;
 use crate::core::Turn;
+use crate::decide::leave;
+use crate::decide::spots::start_limit;
 use crate::decision::Decision;
 use crate::evolve::Broken;
 use crate::observations::NodeState;
@@ -23,15 +26,27 @@ pub(super) fn work_off(turn: &mut Turn<'_>) -> Result<(), Broken> {
 /// Attempts that did not start in time, and those with tasks on silent nodes.
 fn overdue(turn: &Turn<'_>) -> Vec<AttemptId> {
     let (books, now) = (turn.books(), turn.now());
-    let timeout = books.policy.start_timeout;
-    let late =
-        books.index.starting.iter().take_while(|(planned, _)| now.since(*planned) >= timeout);
+    let late = starts(books).filter(|(at, _)| *at <= now);
     let silent = books.nodes.values().filter(|node| {
         let state = turn.seen().state(node, books.policy.silent_after, now);
         state == NodeState::Unreachable
     });
     let on_silent = silent.flat_map(|node| &node.tasks).map(|task| task.attempt);
-    late.map(|(_, attempt)| *attempt).chain(on_silent).collect()
+    let saving = leave::overdue(books, now);
+    late.map(|(_, attempt)| attempt).chain(on_silent).chain(saving).collect()
+}
+
+/// Attempts that have their GPUs and do not run yet, and when each is late.
+fn starts(books: &Books) -> impl Iterator<Item = (Timestamp, AttemptId)> {
+    books.index.starting.iter().filter_map(|(ready, id)| {
+        let job = books.jobs.get(&id.job)?;
+        Some((ready.plus(start_limit(books, job)), *id))
+    })
+}
+
+/// The next instant after `now` at which an attempt is late to start.
+pub(crate) fn next_late(books: &Books, now: Timestamp) -> Option<Timestamp> {
+    starts(books).map(|(at, _)| at).filter(|at| *at > now).min()
 }
 
 fn forgettable(turn: &Turn<'_>) -> Vec<JobId> {

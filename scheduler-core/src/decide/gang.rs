@@ -1,11 +1,13 @@
-//! The form of a gang, and the nodes that can take it: whole nodes in few blocks, small jobs
-//! where they fit best.
+//! The form of a gang: on which kind of GPU, how many nodes, how many GPUs on each, and whether
+//! the cluster could serve it at all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use tidegate_model::{GpuCount, JobSpec, NodeId, TaskLayout, UserId};
+use tidegate_model::{GpuCount, GpuUuid, JobSpec, NodeId, Span, TaskLayout, UserId};
 
+use crate::accounts::WHOLE;
 use crate::books::{Books, Node, Place};
+use crate::policy::Kind;
 
 /// How many nodes a gang takes and how many GPUs on each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,31 +37,35 @@ pub(crate) struct Ask<'job> {
     pub(crate) spec: &'job JobSpec,
 }
 
-/// A node as placement sees it: how many GPUs it could give.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Offer<'books> {
-    pub(crate) node: &'books Node,
-    pub(crate) gpus: u32,
+/// The kinds of GPU that may serve a job: the one it names, else all that nodes have, the
+/// cheapest first.
+pub(crate) fn kinds(books: &Books, spec: &JobSpec) -> Vec<Kind> {
+    let sharing = &books.policy.sharing;
+    if let Some(name) = &spec.gpu_type {
+        return sharing.kind_named(name).into_iter().collect();
+    }
+    if sharing.gpu_types.is_empty() {
+        return vec![Kind::default()];
+    }
+    let kinds: BTreeSet<Kind> = books.nodes.values().map(|node| node.kind(&books.policy)).collect();
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by_key(|kind| (sharing.weight(*kind), *kind));
+    kinds
 }
 
-pub(crate) fn size(node: &Node) -> u32 {
-    u32::try_from(node.facts.gpus.len()).unwrap_or(u32::MAX)
-}
-
-/// The forms a job may take, the best first. Decided on all nodes of the cluster, so that a
-/// node's passing silence does not change a gang's form.
-fn shapes(books: &Books, ask: Ask<'_>) -> Vec<Shape> {
+/// The forms a job may take on one kind of GPU, the best first. Decided on all nodes of the
+/// cluster, so that a node's passing silence does not change a gang's form.
+pub(crate) fn shapes(books: &Books, ask: Ask<'_>, kind: Kind) -> Vec<Shape> {
     let Ask { user, spec } = ask;
     let gpus = spec.gpus.0;
     if let Some(per_node) = spec.gpus_per_node {
         let nodes = gpus.checked_div(per_node.0).unwrap_or(0);
         return vec![Shape { nodes, per_node: per_node.0 }];
     }
-    let sizes: BTreeSet<u32> = books
-        .nodes
-        .values()
-        .filter(|node| node.serves(user))
-        .map(|node| size(node))
+    let serving = books.nodes.values().filter(|node| node.serves(user));
+    let sizes: BTreeSet<u32> = serving
+        .filter(|node| node.kind(&books.policy) == kind)
+        .map(|node| node.size().0)
         .filter(|size| *size > 0)
         .collect();
     if sizes.last().is_some_and(|largest| *largest >= gpus) {
@@ -69,17 +75,90 @@ fn shapes(books: &Books, ask: Ask<'_>) -> Vec<Shape> {
     whole.map(|size| Shape { nodes: gpus / size, per_node: *size }).collect()
 }
 
+/// The most GPUs of a kind that one gang may hold: the policy's part of them, rounded down to
+/// nodes, but at least all but one node, and at least one node.
+pub(crate) fn gang_limit(books: &Books, kind: Kind) -> GpuCount {
+    let of_kind = books.nodes.values().filter(|node| node.kind(&books.policy) == kind);
+    let sizes: Vec<u32> = of_kind.map(|node| node.size().0).filter(|size| *size > 0).collect();
+    let total = sizes.iter().copied().fold(0, u32::saturating_add);
+    let largest = sizes.iter().copied().max().unwrap_or(0);
+    let part = u64::from(total).saturating_mul(books.policy.sharing.gang_cap.into());
+    let part = u32::try_from(part / u64::from(WHOLE)).unwrap_or(u32::MAX);
+    let by_nodes = part.checked_div(largest).unwrap_or(0).saturating_mul(largest);
+    // At 100 % nothing is left out, whatever the sizes of nodes.
+    let by_nodes = if part == total { total } else { by_nodes };
+    GpuCount(by_nodes.max(total.saturating_sub(largest)).max(largest))
+}
+
 /// Whether the cluster could serve the job with every node empty and in service.
 pub(crate) fn servable(books: &Books, ask: Ask<'_>) -> Result<(), ShapeError> {
-    let all: Vec<_> = books.nodes.values().map(|node| Offer { node, gpus: size(node) }).collect();
-    if all.iter().all(|offer| offer.gpus == 0) {
+    let sharing = &books.policy.sharing;
+    let nodes: Vec<&Node> = books.nodes.values().map(AsRef::as_ref).collect();
+    if nodes.iter().all(|node| node.size().0 == 0) {
         return Err(ShapeError::NoGpus);
     }
-    if choose_nodes(books, ask, &all).is_some() {
-        return Ok(());
+    let kinds = kinds(books, ask.spec);
+    if let (Some(name), true) = (&ask.spec.gpu_type, kinds.is_empty()) {
+        let known: Vec<_> = sharing.gpu_types.iter().map(|rule| rule.name.as_str()).collect();
+        let known = if known.is_empty() { "gpu".to_owned() } else { known.join(", ") };
+        let why = format!("gpu_type {name} is not known here; {known} is accepted");
+        return Err(ShapeError::Never { why });
     }
-    let serving: Vec<_> = all.iter().filter(|offer| offer.node.serves(ask.user)).copied().collect();
-    Err(if serving.is_empty() { not_of_user(ask.user) } else { never(&serving, ask.spec) })
+    let fits = |kind: &Kind| {
+        let all = |per_node: u32| {
+            let able = nodes.iter().filter(|node| {
+                node.kind(&books.policy) == *kind
+                    && node.serves(ask.user)
+                    && node.size().0 >= per_node
+            });
+            able.collect::<Vec<_>>()
+        };
+        shapes(books, ask, *kind).into_iter().any(|shape| {
+            let able = all(shape.per_node);
+            shape.nodes > 0 && able.len() >= usize::try_from(shape.nodes).unwrap_or(usize::MAX)
+        })
+    };
+    let fitting: Vec<_> = kinds.into_iter().filter(fits).collect();
+    if fitting.is_empty() {
+        let serving: Vec<_> = nodes.into_iter().filter(|node| node.serves(ask.user)).collect();
+        return Err(if serving.is_empty() {
+            not_of_user(ask.user)
+        } else {
+            never(&serving, ask.spec)
+        });
+    }
+    let most = fitting.iter().map(|kind| gang_limit(books, *kind)).max().unwrap_or_default();
+    if ask.spec.gpus > most {
+        let (asked, part) = (ask.spec.gpus, percent(sharing.gang_cap));
+        let why = format!(
+            "{asked} GPUs asked; a gang may hold at most {part} of the GPUs of a kind, in whole \
+             nodes: up to {most} are accepted"
+        );
+        return Err(ShapeError::Never { why });
+    }
+    Ok(())
+}
+
+/// The longest protection a job of that size may ask for: less for a gang above the policy's part
+/// of the GPUs, which nobody else could be protected beside.
+pub(crate) fn longest_protection(books: &Books, spec: &JobSpec) -> Span {
+    let sharing = &books.policy.sharing;
+    let installed = books.nodes.values().map(|node| u64::from(node.size().0));
+    let installed: u64 = installed.fold(0, u64::saturating_add);
+    let large = installed.saturating_mul(sharing.large_gang.into()) / u64::from(WHOLE);
+    let one_node = books.nodes.values().any(|node| node.size() >= spec.gpus);
+    if u64::from(spec.gpus.0) > large && !one_node {
+        sharing.large_min_runtime.min(sharing.max_min_runtime)
+    } else {
+        sharing.max_min_runtime
+    }
+}
+
+/// Millionths as percent.
+pub(crate) fn percent(millionths: u32) -> String {
+    let (whole, rest) = (millionths / 10_000, millionths % 10_000);
+    let text = format!("{whole}.{rest:04}");
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 fn not_of_user(user: UserId) -> ShapeError {
@@ -90,10 +169,10 @@ fn not_of_user(user: UserId) -> ShapeError {
     ShapeError::Never { why }
 }
 
-fn never(all: &[Offer<'_>], spec: &JobSpec) -> ShapeError {
-    let largest = all.iter().map(|offer| offer.gpus).max().unwrap_or(0);
-    let nodes = all.iter().filter(|offer| offer.gpus == largest).count();
-    let total: GpuCount = all.iter().map(|offer| GpuCount(offer.gpus)).sum();
+fn never(all: &[&Node], spec: &JobSpec) -> ShapeError {
+    let largest = all.iter().map(|node| node.size().0).max().unwrap_or(0);
+    let nodes = all.iter().filter(|node| node.size().0 == largest).count();
+    let total: GpuCount = all.iter().map(|node| node.size()).sum();
     let asked = spec.gpus;
     let on_each = spec.gpus_per_node.map(|n| format!(" with {n} on each node")).unwrap_or_default();
     let why = format!(
@@ -106,55 +185,16 @@ fn never(all: &[Offer<'_>], spec: &JobSpec) -> ShapeError {
     ShapeError::Never { why }
 }
 
-/// Places the job on the idle GPUs of the offered nodes: all of its gang, or nothing.
-pub(crate) fn place(books: &Books, ask: Ask<'_>, offers: &[Offer<'_>]) -> Option<Vec<Place>> {
-    let (shape, nodes) = choose_nodes(books, ask, offers)?;
-    let per_node = usize::try_from(shape.per_node).ok()?;
+/// The tasks of a gang on the chosen GPUs, in rank order.
+pub(crate) fn places(spec: &JobSpec, nodes: Vec<(NodeId, Vec<GpuUuid>)>) -> Vec<Place> {
     let mut places = Vec::new();
-    for id in nodes {
-        let node = books.nodes.get(&id)?;
-        let gpus: Vec<_> = node.idle().take(per_node).map(|gpu| gpu.uuid.clone()).collect();
-        match ask.spec.layout {
-            TaskLayout::PerNode => places.push(Place { node: id, gpus }),
+    for (node, gpus) in nodes {
+        match spec.layout {
+            TaskLayout::PerNode => places.push(Place { node, gpus }),
             TaskLayout::PerGpu => {
-                places.extend(gpus.into_iter().map(|gpu| Place { node: id, gpus: vec![gpu] }));
+                places.extend(gpus.into_iter().map(|gpu| Place { node, gpus: vec![gpu] }));
             }
         }
     }
-    Some(places)
-}
-
-pub(crate) fn choose_nodes(
-    books: &Books,
-    ask: Ask<'_>,
-    offers: &[Offer<'_>],
-) -> Option<(Shape, Vec<NodeId>)> {
-    let choose = |shape: Shape| Some((shape, few_blocks(shape, ask.user, offers)?));
-    shapes(books, ask).into_iter().find_map(choose)
-}
-
-/// The nodes for a shape: from the smallest block that can take it whole, else from the largest
-/// blocks; within a block those with the fewest GPUs to spare. Blocks are told apart by their
-/// first node, so that renaming one changes nothing.
-fn few_blocks(shape: Shape, user: UserId, offers: &[Offer<'_>]) -> Option<Vec<NodeId>> {
-    let wanted = usize::try_from(shape.nodes).ok().filter(|nodes| *nodes > 0)?;
-    let mut blocks: BTreeMap<&str, Vec<(u32, NodeId)>> = BTreeMap::new();
-    let fits = |offer: &&Offer<'_>| offer.gpus >= shape.per_node && offer.node.serves(user);
-    for offer in offers.iter().filter(fits) {
-        let block = blocks.entry(offer.node.facts.block.as_str()).or_default();
-        block.push((offer.gpus, offer.node.id));
-    }
-    let mut blocks: Vec<_> = blocks.into_values().collect();
-    blocks.iter_mut().for_each(|block| block.sort_unstable());
-    if wanted == 1 {
-        return blocks.into_iter().flatten().min().map(|(_, node)| vec![node]);
-    }
-    let first = |block: &Vec<(u32, NodeId)>| block.iter().map(|(_, node)| *node).min();
-    let whole = blocks.iter().filter(|block| block.len() >= wanted);
-    if let Some(block) = whole.min_by_key(|block| (block.len(), first(block))) {
-        return Some(block.iter().take(wanted).map(|(_, node)| *node).collect());
-    }
-    blocks.sort_by_key(|block| (std::cmp::Reverse(block.len()), first(block)));
-    let nodes: Vec<_> = blocks.into_iter().flatten().take(wanted).map(|(_, node)| node).collect();
-    (nodes.len() == wanted).then_some(nodes)
+    places
 }

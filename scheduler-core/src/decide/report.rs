@@ -1,6 +1,6 @@
 //! What an agent's report proves.
 
-use tidegate_model::{NodeFacts, NodeId, TaskExit, TaskId, TaskSeen};
+use tidegate_model::{Commit, NodeFacts, NodeId, TaskExit, TaskId, TaskSeen};
 
 use crate::core::Turn;
 use crate::decide::cluster;
@@ -9,7 +9,8 @@ use crate::event::Event;
 use crate::evolve::Broken;
 
 pub(super) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> {
-    let Event::NodeReported { node: name, complete: _, facts, tasks } = event else {
+    let Event::NodeReported { node: name, complete: _, facts, tasks, saves: _, commits } = event
+    else {
         return Ok(());
     };
     let node = match (turn.books().node_named(name), facts) {
@@ -22,6 +23,13 @@ pub(super) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> 
         // Changes of a node that never introduced itself.
         (None, None) => return Ok(()),
     };
+    for (task, said) in commits {
+        if turn.books().task(*task).is_some_and(|known| known.place.node == node) {
+            commit(turn, *task, said)?;
+        }
+    }
+    // How far requests to save came bears on how what has ended is judged.
+    turn.note_saves(event);
     for (task, seen) in tasks {
         // A node speaks only for itself.
         if turn.books().task(*task).is_some_and(|known| known.place.node == node) {
@@ -31,8 +39,21 @@ pub(super) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> 
     if let Some(facts) = facts {
         refresh(turn, node, facts)?;
     }
-    turn.note_report(event);
+    turn.note_report(node, event);
     Ok(())
+}
+
+/// A checkpoint counts if it goes beyond the last of the job and its attempt may still commit.
+fn commit(turn: &mut Turn<'_>, id: TaskId, said: &Commit) -> Result<(), Broken> {
+    let books = turn.books();
+    let Some(job) = books.jobs.get(&id.attempt.job) else { return Ok(()) };
+    let newer = job.commit.as_ref().is_none_or(|last| last.step < said.step);
+    let open = job.attempt(id.attempt.number).is_some_and(|attempt| !attempt.commits_closed);
+    if !newer || !open {
+        return Ok(());
+    }
+    let commit = Box::new(said.clone());
+    turn.take(Decision::CheckpointCommitted { attempt: id.attempt, commit })
 }
 
 /// After the node's own words about its tasks: a record of an end that outlived a reboot counts.

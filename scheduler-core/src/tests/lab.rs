@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 
 use tidegate_model::{
-    AttemptId, Bytes, DecisionSeq, Gpu, GpuCount, JobId, JobSpec, NodeFacts, NodeId, NodeName,
-    Order, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
+    AttemptId, Bytes, Commit, DecisionSeq, Gpu, GpuCount, JobId, JobSpec, NodeFacts, NodeId,
+    NodeName, Order, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
+    WhileWaiting,
 };
 
+use super::rules;
 use crate::{
-    AttemptState, Books, Core, Decision, Event, Job, JobOutcome, JobState, NodeState, Observation,
-    Policy, Reason, Refusal, Stamp,
+    AccountRequest, Attempt, AttemptState, Books, Core, Cut, Decision, Event, Job, JobOutcome,
+    JobState, NodeState, Observation, Policy, Reason, Refusal, Size, Stamp,
 };
 
 pub(super) const USER: UserId = UserId(1000);
@@ -67,7 +69,10 @@ impl Lab {
             key: 1 << 64,
         };
         lab.apply(&Event::LeaderStarted);
-        lab.apply(&Event::PolicyChanged(Policy::default()));
+        // Small clusters: a gang may have all of them.
+        let mut policy = Policy::default();
+        policy.sharing.gang_cap = 1_000_000;
+        lab.apply(&Event::PolicyChanged(policy));
         for (node, (gpus, block)) in (1..).zip(nodes) {
             lab.facts.insert(node, facts(node, *gpus, block, 1));
             lab.introduce(node);
@@ -80,13 +85,19 @@ impl Lab {
         let stamp = Stamp { at: self.at, seq: DecisionSeq(self.seq) };
         let decisions = self.core.apply(stamp, event).unwrap();
         for decision in decisions.iter().filter(|decision| decision.is_durable()) {
+            rules::check(&self.replay, self.at, decision);
             self.replay.evolve(stamp, decision).unwrap();
         }
         self.seq += 1;
-        assert_eq!(self.core.audit(), [], "after {event:?}");
+        assert_eq!(self.core.audit(self.at), [], "after {event:?}");
         assert_eq!(*self.core.books(), self.replay, "replayed, after {event:?}");
         let stamp = Stamp { at: self.at, seq: DecisionSeq(self.seq) };
         let again = self.core.clone().apply(stamp, &Event::DeadlineReached).unwrap();
+        if !event.asks_for_a_pass() && decisions.iter().all(Decision::is_quiet) {
+            // No pass was made: time alone may have brought somebody's turn.
+            return decisions;
+        }
+        rules::nothing_idle_that_could_run(&self.core, self.at);
         let news: Vec<_> =
             again.iter().filter(|d| !matches!(d, Decision::JobForgotten(_))).collect();
         if !matches!(event, Event::LeaderStarted) && self.core.next_deadline(self.at).is_some() {
@@ -120,7 +131,14 @@ impl Lab {
 
     pub(super) fn introduce(&mut self, node: u32) {
         let facts = self.facts.get(&node).cloned();
-        self.apply(&Event::NodeReported { node: name(node), complete: true, facts, tasks: vec![] });
+        self.apply(&Event::NodeReported {
+            node: name(node),
+            complete: true,
+            facts,
+            tasks: vec![],
+            saves: vec![],
+            commits: vec![],
+        });
     }
 
     pub(super) fn reboot(&mut self, node: u32) {
@@ -150,6 +168,12 @@ impl Lab {
             max_restarts: 3,
             checkpoint_dir: None,
             log_cap: Bytes(1 << 20),
+            gpu_type: None,
+            max_blocks: None,
+            own_order: 0,
+            while_waiting: WhileWaiting::Free,
+            checkpoint: None,
+            after: vec![],
         }
     }
 
@@ -178,6 +202,44 @@ impl Lab {
         self.submit_with_key(self.key, gpus)
     }
 
+    pub(super) fn change_policy(&mut self, change: impl FnOnce(&mut Policy)) {
+        let mut policy = self.core.books().policy.clone();
+        change(&mut policy);
+        self.apply(&Event::PolicyChanged(policy));
+    }
+
+    pub(super) fn set(&mut self, account: &str, percent: u32) {
+        let (account, size) = (account.parse().unwrap(), Size::Share(percent * 10_000));
+        let request = AccountRequest::Set { account, size, cut: Cut::Now };
+        self.apply(&Event::AccountRequested { by: ROOT, request });
+    }
+
+    pub(super) fn submit_as(&mut self, user: UserId, spec: JobSpec) -> Result<JobId, Refusal> {
+        self.key += 1;
+        let (key, spec) = (SubmitKey(self.key), Box::new(spec));
+        let decisions = self.apply(&Event::JobSubmitted { key, user, spec });
+        let answer = decisions.iter().find_map(Decision::answers).unwrap();
+        answer.map(|(job, _)| job).map_err(Clone::clone)
+    }
+
+    pub(super) fn commit(&mut self, task: TaskId, step: u64) {
+        let node = self.core.books().task(task).unwrap().place.node.0;
+        let commit = Commit { step, path: "/c".into(), bytes: Bytes(1), request: None };
+        self.apply(&Event::NodeReported {
+            node: name(node),
+            complete: false,
+            facts: None,
+            tasks: vec![],
+            saves: vec![],
+            commits: vec![(task, commit)],
+        });
+    }
+
+    pub(super) fn submit_spec(&mut self, spec: JobSpec) -> JobId {
+        self.key += 1;
+        self.try_submit_spec(self.key, spec).unwrap().0
+    }
+
     pub(super) fn submit_running(&mut self, gpus: u32) -> JobId {
         let job = self.submit(gpus);
         self.run(job);
@@ -199,7 +261,7 @@ impl Lab {
 
     pub(super) fn drain(&mut self, node: u32) {
         let reason = "test".into();
-        self.apply(&Event::DrainRequested { node: name(node), by: ROOT, reason });
+        self.apply(&Event::DrainRequested { node: name(node), by: ROOT, reason, wanted_by: None });
     }
 
     pub(super) fn resume(&mut self, node: u32) {
@@ -215,7 +277,14 @@ impl Lab {
         let task = |job, number, index| TaskId { attempt: AttemptId { job, number }, index };
         let tasks = said.iter().map(|(j, a, i, seen)| (task(*j, *a, *i), seen.clone())).collect();
         let node = name(node);
-        self.apply(&Event::NodeReported { node, complete: false, facts: None, tasks });
+        self.apply(&Event::NodeReported {
+            node,
+            complete: false,
+            facts: None,
+            tasks,
+            saves: vec![],
+            commits: vec![],
+        });
     }
 
     fn report_newest(&mut self, job: JobId, index: u32, seen: TaskSeen) {
@@ -266,6 +335,10 @@ impl Lab {
 
     pub(super) fn node_state(&self, node: u32) -> NodeState {
         self.core.node_state(self.at, NodeId(node)).unwrap()
+    }
+
+    pub(super) fn nodes_of_attempt(&self, attempt: &Attempt) -> Vec<u32> {
+        attempt.tasks.iter().map(|task| task.place.node.0).collect()
     }
 
     pub(super) fn nodes_of(&self, job: JobId) -> Vec<u32> {

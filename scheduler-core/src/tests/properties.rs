@@ -140,6 +140,7 @@ fn serve_to_the_end(lab: &mut Lab) {
         .jobs
         .values()
         .filter(|job| !matches!(job.state, JobState::Ended { .. }))
+        .map(|job| lab.core.explain(lab.now(), job.id))
         .collect();
     panic!("still alive: {left:?}");
 }
@@ -152,6 +153,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 0..150)
     ) {
         let mut lab = Lab::with_blocks(&[(8, "a"), (8, "a"), (8, "b"), (4, "b")]);
+        lab.change_policy(|policy| policy.sharing.no_progress_limit = 1000);
         for step in &steps {
             take(&mut lab, step);
         }

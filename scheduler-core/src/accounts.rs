@@ -1,0 +1,446 @@
+//! The budget tree: who may be charged how much, and what each account has been charged.
+//!
+//! What is not here: who may edit it (`decide::account`), and what an attempt is charged
+//! (`charge`).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use tidegate_model::{AccountPath, Timestamp, UserId};
+
+use crate::money::{Amount, Pledge, Rate, WINDOW, Window};
+
+/// An account's number; never reused. 0 is the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct AccountId(pub u32);
+
+/// The root of the tree: all installed GPUs.
+pub const ROOT: AccountId = AccountId(0);
+
+/// Shares are counted in millionths of the parent.
+pub const WHOLE: u32 = 1_000_000;
+
+/// Most edits an account remembers for people: a screen of them.
+pub(crate) const MAX_EDITS_KEPT: usize = 32;
+
+/// How a budget is stated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// Millionths of the parent's budget.
+    Share(u32),
+    /// GPU-time per window.
+    Fixed(Amount),
+}
+
+/// How an edit that takes away comes into force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Linearly over one window.
+    Gradual,
+    /// At once.
+    Now,
+}
+
+/// One dated edit, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edit {
+    /// When.
+    pub at: Timestamp,
+    /// By whom.
+    pub by: UserId,
+    /// The new size.
+    pub size: Size,
+    /// How a cut comes into force.
+    pub cut: Cut,
+}
+
+/// GPU-time moved to or from an account for a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// Negative where it is taken from.
+    pub amount: Amount,
+    /// When it lapses; none = never.
+    pub until: Option<Timestamp>,
+}
+
+/// What a person may do in an account and below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// See jobs and figures.
+    Reader,
+    /// Also submit, and see to own jobs.
+    Member,
+    /// Also budgets and people of the subtree, and the jobs of others in it.
+    Manager,
+}
+
+/// What one user has had in one account.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Purse {
+    /// Charged time.
+    pub charged: Window,
+    /// Free time.
+    pub free: Window,
+    /// Protected time of small jobs.
+    pub small: Window,
+    /// Promised.
+    pub pledge: Pledge,
+    /// Promised to small jobs.
+    pub small_pledge: Pledge,
+}
+
+/// One node of the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Its number.
+    pub id: AccountId,
+    /// None of the root.
+    pub parent: Option<AccountId>,
+    /// The last label of its path; empty of the root.
+    pub label: String,
+    /// Its size now.
+    pub size: Size,
+    /// When the size was set.
+    pub since: Timestamp,
+    /// What it was above the new size then, of a gradual cut.
+    pub excess: Amount,
+    /// In force or lapsed within the window.
+    pub transfers: Vec<Transfer>,
+    /// The newest 32; the journal has all.
+    pub edits: VecDeque<Edit>,
+    /// By user.
+    pub roles: BTreeMap<UserId, Role>,
+    /// When it was deleted: it takes no jobs and shows no more, and keeps what it spent.
+    pub deleted: Option<Timestamp>,
+    /// Since when its claim is at or above its limit.
+    pub over_since: Option<Timestamp>,
+    /// When its last elder was named.
+    pub elder_named: Option<Timestamp>,
+    /// Charged here and below.
+    pub charged: Window,
+    /// Had free here and below.
+    pub free: Window,
+    /// Promised here and below.
+    pub pledge: Pledge,
+    /// By user; of a leaf.
+    pub purses: BTreeMap<UserId, Purse>,
+}
+
+impl Account {
+    pub(crate) fn made(id: AccountId, parent: Option<AccountId>, label: &str, size: Size) -> Self {
+        Self {
+            id,
+            parent,
+            label: label.to_owned(),
+            size,
+            since: Timestamp::default(),
+            excess: Amount::ZERO,
+            transfers: Vec::new(),
+            edits: VecDeque::new(),
+            roles: BTreeMap::new(),
+            deleted: None,
+            over_since: None,
+            elder_named: None,
+            charged: Window::default(),
+            free: Window::default(),
+            pledge: Pledge::default(),
+            purses: BTreeMap::new(),
+        }
+    }
+
+    /// What is charged and promised, here and below.
+    #[must_use]
+    pub fn claim(&self, t: Timestamp) -> Amount {
+        self.charged.value(t) + self.pledge.value(t)
+    }
+
+    /// The share of a gradual cut that is still to come.
+    fn excess_at(&self, t: Timestamp) -> Amount {
+        let left = WINDOW.0.saturating_sub(t.since(self.since).0);
+        self.excess.part(left, WINDOW.0)
+    }
+
+    fn transferred(&self, t: Timestamp) -> Amount {
+        let lasting = self.transfers.iter().filter(|one| one.until.is_none_or(|until| t < until));
+        lasting.map(|one| one.amount).sum()
+    }
+}
+
+impl Purse {
+    /// What is charged and promised to the user in this account.
+    #[must_use]
+    pub fn claim(&self, t: Timestamp) -> Amount {
+        self.charged.value(t) + self.pledge.value(t)
+    }
+
+    /// What small jobs have drawn and may still draw.
+    #[must_use]
+    pub fn small_use(&self, t: Timestamp) -> Amount {
+        self.small.value(t) + self.small_pledge.value(t)
+    }
+}
+
+/// Where an account in use stands in the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Limb {
+    pub(crate) id: AccountId,
+    /// The place of its parent; the root is its own.
+    pub(crate) parent: usize,
+    /// The places of its children.
+    pub(crate) children: Range<usize>,
+}
+
+/// The tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accounts {
+    by_id: BTreeMap<AccountId, Arc<Account>>,
+    /// The accounts in use, parents before children, siblings together. Derived.
+    limbs: Arc<[Limb]>,
+    /// Charged when everything installed is: the root's budget per millisecond.
+    pub installed: Rate,
+}
+
+impl Default for Accounts {
+    fn default() -> Self {
+        let root = Account::made(ROOT, None, "", Size::Share(WHOLE));
+        let root_limb = Limb { id: ROOT, parent: 0, children: 1..1 };
+        Self {
+            by_id: BTreeMap::from([(ROOT, Arc::new(root))]),
+            limbs: Arc::new([root_limb]),
+            installed: Rate::default(),
+        }
+    }
+}
+
+impl Accounts {
+    /// One account, deleted ones included.
+    #[must_use]
+    pub fn get(&self, id: AccountId) -> Option<&Account> {
+        self.by_id.get(&id).map(Arc::as_ref)
+    }
+
+    /// All, in the order they were made; the root first, deleted ones included.
+    pub fn all(&self) -> impl Iterator<Item = &Account> {
+        self.by_id.values().map(Arc::as_ref)
+    }
+
+    /// All that are in use; the root first.
+    pub fn live(&self) -> impl Iterator<Item = &Account> {
+        self.all().filter(|account| account.deleted.is_none())
+    }
+
+    /// The children in use, in the order they were made.
+    pub fn children(&self, parent: AccountId) -> impl Iterator<Item = &Account> {
+        let limb = self.limbs.iter().find(|limb| limb.id == parent);
+        let children = limb.and_then(|limb| self.limbs.get(limb.children.clone()));
+        children.into_iter().flatten().filter_map(|limb| self.get(limb.id))
+    }
+
+    /// Whether jobs may run under it.
+    #[must_use]
+    pub fn is_leaf(&self, id: AccountId) -> bool {
+        let limb = self.limbs.iter().find(|limb| limb.id == id);
+        limb.is_none_or(|limb| limb.children.is_empty())
+    }
+
+    /// The accounts in use, parents before children, siblings together; the root first.
+    pub(crate) fn limbs(&self) -> &[Limb] {
+        &self.limbs
+    }
+
+    /// Builds the tree anew after an account was made or deleted.
+    pub(crate) fn grow(&mut self) {
+        let mut below: BTreeMap<AccountId, Vec<AccountId>> = BTreeMap::new();
+        for account in self.live() {
+            if let Some(parent) = account.parent {
+                below.entry(parent).or_default().push(account.id);
+            }
+        }
+        let mut limbs = vec![Limb { id: ROOT, parent: 0, children: 0..0 }];
+        let mut place = 0;
+        while let Some(id) = limbs.get(place).map(|limb| limb.id) {
+            let from = limbs.len();
+            let children = below.remove(&id).unwrap_or_default();
+            limbs.extend(children.into_iter().map(|id| Limb { id, parent: place, children: 0..0 }));
+            let children = from..limbs.len();
+            if let Some(limb) = limbs.get_mut(place) {
+                limb.children = children;
+            }
+            place = place.saturating_add(1);
+        }
+        self.limbs = limbs.into();
+    }
+
+    /// It and its ancestors, the root last.
+    pub fn path(&self, id: AccountId) -> impl Iterator<Item = &Account> {
+        std::iter::successors(self.get(id), |account| self.get(account.parent?))
+    }
+
+    /// The path as people write it; `root` of the root.
+    #[must_use]
+    pub fn name(&self, id: AccountId) -> String {
+        let labels: Vec<_> = self.path(id).map(|account| account.label.as_str()).collect();
+        let labels: Vec<_> = labels.into_iter().rev().filter(|label| !label.is_empty()).collect();
+        if labels.is_empty() { "root".to_owned() } else { labels.join("/") }
+    }
+
+    /// The account of that path, deleted or not.
+    #[must_use]
+    pub fn find_any(&self, path: &AccountPath) -> Option<&Account> {
+        let child = |parent: &Account, label: &str| {
+            let mut all = self.all();
+            all.find(|one| one.parent == Some(parent.id) && one.label == label)
+        };
+        path.as_str().split('/').try_fold(self.get(ROOT)?, child)
+    }
+
+    /// The account of that path, if it is in use.
+    #[must_use]
+    pub fn find(&self, path: &AccountPath) -> Option<&Account> {
+        let found = self.find_any(path)?;
+        self.path(found.id).all(|account| account.deleted.is_none()).then_some(found)
+    }
+
+    /// What the user may do there: the strongest role on the path.
+    #[must_use]
+    pub fn role(&self, id: AccountId, user: UserId) -> Option<Role> {
+        self.path(id).filter_map(|account| account.roles.get(&user)).max().copied()
+    }
+
+    /// The number the next account gets.
+    #[must_use]
+    pub fn next_id(&self) -> AccountId {
+        AccountId(self.by_id.keys().next_back().map_or(0, |last| last.0.saturating_add(1)))
+    }
+
+    pub(crate) fn insert(&mut self, account: Account) -> bool {
+        let new = self.by_id.insert(account.id, Arc::new(account)).is_none();
+        self.grow();
+        new
+    }
+
+    /// Puts a stored account in place of the one there, if any.
+    pub fn restore(&mut self, account: Account) {
+        self.insert(account);
+    }
+
+    pub(crate) fn change(&mut self, id: AccountId) -> Option<&mut Account> {
+        self.by_id.get_mut(&id).map(Arc::make_mut)
+    }
+
+    /// Changes it and its ancestors alike.
+    pub(crate) fn change_path(&mut self, id: AccountId, mut by: impl FnMut(&mut Account)) {
+        let mut next = Some(id);
+        while let Some(account) = next.and_then(|id| self.change(id)) {
+            by(account);
+            next = account.parent;
+        }
+    }
+
+    /// The root's budget.
+    #[must_use]
+    pub fn whole(&self) -> Amount {
+        self.installed.over(WINDOW)
+    }
+
+    /// An account's own budget at `t`, transfers and scaling left out: what its children share.
+    #[must_use]
+    pub fn base(&self, id: AccountId, t: Timestamp) -> Amount {
+        let path: Vec<_> = self.path(id).collect();
+        let below_root = path.iter().rev().skip(1);
+        below_root.fold(self.whole(), |parent, account| account.nominal(parent, t))
+    }
+
+    /// Budgets and limits of all accounts at `t`, one row an account by number.
+    #[must_use]
+    pub fn sheet(&self, t: Timestamp, small_reserve: u32) -> Sheet {
+        let rows = usize::try_from(self.next_id().0).unwrap_or(0);
+        let mut sheet = Sheet { rows: vec![Row::default(); rows] };
+        // What each account has of its own, by its place: transfers are not for its children.
+        let mut own = vec![Amount::ZERO; self.limbs.len()];
+        own.iter_mut().take(1).for_each(|root| *root = self.whole());
+        for (place, limb) in self.limbs.iter().enumerate() {
+            let (Some(account), Some(base)) = (self.get(limb.id), own.get(place).copied()) else {
+                continue;
+            };
+            let budget = (base + account.transferred(t)).at_least(Amount::ZERO);
+            let limit = budget - budget.part(small_reserve.into(), WHOLE.into());
+            let mut sum = Amount::ZERO;
+            for child in limb.children.clone() {
+                let account = self.limbs.get(child).and_then(|limb| self.get(limb.id));
+                let size = account.map_or(Amount::ZERO, |account| account.nominal(base, t));
+                own.get_mut(child).into_iter().for_each(|slot| *slot = size);
+                sum += size;
+            }
+            let scaled = sum > base && sum > Amount::ZERO;
+            if scaled {
+                for slot in own.get_mut(limb.children.clone()).into_iter().flatten() {
+                    *slot = Amount(slot.0.saturating_mul(base.0) / sum.0);
+                }
+            }
+            sheet.set(limb.id, Row { budget, limit, claim: account.claim(t), scaled });
+        }
+        sheet
+    }
+}
+
+impl Account {
+    /// Its size in GPU-time, a gradual cut included, transfers not: children share what is their
+    /// parent's own.
+    pub(crate) fn nominal(&self, parent: Amount, t: Timestamp) -> Amount {
+        self.stated(parent) + self.excess_at(t)
+    }
+
+    /// Its size as stated.
+    #[must_use]
+    pub fn stated(&self, parent: Amount) -> Amount {
+        match self.size {
+            Size::Share(share) => parent.part(share.into(), WHOLE.into()),
+            Size::Fixed(amount) => amount,
+        }
+    }
+}
+
+/// One account's figures at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Row {
+    /// B.
+    pub budget: Amount,
+    /// L = B less the small reserve.
+    pub limit: Amount,
+    /// Charged and promised.
+    pub claim: Amount,
+    /// Whether its children ask for more than it has and are scaled down.
+    pub scaled: bool,
+}
+
+/// All accounts' figures at one instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sheet {
+    rows: Vec<Row>,
+}
+
+impl Sheet {
+    /// One account's figures; zero of a deleted one.
+    #[must_use]
+    pub fn row(&self, id: AccountId) -> Row {
+        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
+        self.rows.get(index).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, id: AccountId, row: Row) {
+        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
+        if let Some(slot) = self.rows.get_mut(index) {
+            *slot = row;
+        }
+    }
+
+    /// Counts a further claim at each of some accounts.
+    pub(crate) fn claim_more(&mut self, accounts: &[AccountId], more: Amount) {
+        for id in accounts {
+            let row = self.row(*id);
+            self.set(*id, Row { claim: row.claim + more, ..row });
+        }
+    }
+}

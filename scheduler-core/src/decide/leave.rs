@@ -1,0 +1,147 @@
+//! Who has to leave, and when it may save: drains, and the write gate in its simplest form, first
+//! come, a number of attempts at a time for each storage target.
+
+use std::collections::BTreeMap;
+
+use tidegate_model::{AttemptId, NodeId, Span, StorageName, Timestamp};
+
+use crate::books::{Attempt, Books, Job};
+use crate::decide::spots::{save_grace, start_limit};
+use crate::decision::{Decision, SaveReason, Standing};
+
+/// The next request to leave, withdrawal or admission.
+pub(crate) fn next(books: &Books) -> Option<Decision> {
+    drained(books).or_else(|| withdrawn(books)).or_else(|| admitted(books))
+}
+
+/// On a node that takes no work, who is not protected is asked at once.
+fn drained(books: &Books) -> Option<Decision> {
+    let drained = books.nodes.values().filter(|node| node.drain.is_some());
+    drained.flat_map(|node| node.tasks.iter().map(move |task| (node.id, task))).find_map(
+        |(node, task)| {
+            let attempt = books.attempt(task.attempt)?;
+            // What does not run yet is stopped as a plan that failed.
+            let leaves = attempt.is_displaceable() && attempt.running.is_some();
+            let why = SaveReason::Drained { node };
+            leaves.then_some(Decision::SaveOrdered { attempt: attempt.id, why })
+        },
+    )
+}
+
+/// A request whose cause is gone is taken back while nobody was told.
+fn withdrawn(books: &Books) -> Option<Decision> {
+    let mut unsaid = unsaid(books);
+    unsaid.find_map(|(_, attempt)| {
+        let needed = match attempt.save?.why {
+            // It leaves for a reservation of its own.
+            SaveReason::Displaced { by, .. } if by.job == attempt.id.job => true,
+            SaveReason::Displaced { by, .. } => {
+                books.attempt(by).is_some_and(|heir| heir.stop.is_none() && heir.is_live())
+            }
+            SaveReason::Drained { node } => {
+                books.nodes.get(&node).is_some_and(|node| node.drain.is_some())
+            }
+        };
+        (!needed).then_some(Decision::SaveWithdrawn(attempt.id))
+    })
+}
+
+fn unsaid(books: &Books) -> impl Iterator<Item = (&Job, &Attempt)> {
+    books.index.saving.iter().filter_map(|(_, id)| {
+        let job = books.jobs.get(&id.job)?;
+        let attempt = job.attempt(id.number)?;
+        attempt.save?.admitted.is_none().then_some((job.as_ref(), attempt))
+    })
+}
+
+/// The gate: so many attempts at a time for each target, small jobs' victims first, then first
+/// come.
+fn admitted(books: &Books) -> Option<Decision> {
+    let mut saving: BTreeMap<&StorageName, u32> = BTreeMap::new();
+    for (_, id) in &books.index.saving {
+        let job = books.jobs.get(&id.job)?;
+        let under_way = job.attempt(id.number)?.save?.admitted.is_some();
+        if let (Some(offer), true) = (&job.spec.checkpoint, under_way) {
+            let count = saving.entry(&offer.storage).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+    let width = books.policy.sharing.gate_width;
+    let waiting = unsaid(books).filter_map(|(job, attempt)| {
+        let offer = job.spec.checkpoint.as_ref()?;
+        let room = saving.get(&offer.storage).is_none_or(|count| *count < width);
+        let save = attempt.save?;
+        room.then_some((!for_small(books, save.why), save.decision, attempt.id))
+    });
+    waiting.min().map(|(_, _, attempt)| Decision::SaveAdmitted(attempt))
+}
+
+fn for_small(books: &Books, why: SaveReason) -> bool {
+    match why {
+        SaveReason::Displaced { by, .. } => books.attempt(by).is_some_and(|heir| heir.terms.small),
+        SaveReason::Drained { .. } => false,
+    }
+}
+
+/// The next instant at which the grace of a saving attempt is over, after `now`.
+pub(crate) fn next_deadline(books: &Books, now: Timestamp) -> Option<Timestamp> {
+    let ends = books.index.saving.iter().filter_map(|(_, id)| {
+        let job = books.jobs.get(&id.job)?;
+        grace_ends(books, job, job.attempt(id.number)?)
+    });
+    ends.filter(|at| *at > now).min()
+}
+
+/// Attempts whose grace is over.
+pub(crate) fn overdue(books: &Books, now: Timestamp) -> Vec<AttemptId> {
+    let over = books.index.saving.iter().filter(|(_, id)| {
+        let job = books.jobs.get(&id.job);
+        let attempt = job.and_then(|job| job.attempt(id.number));
+        let ends = job.zip(attempt).and_then(|(job, one)| grace_ends(books, job, one));
+        ends.is_some_and(|at| at <= now)
+    });
+    over.map(|(_, id)| *id).collect()
+}
+
+/// When an attempt that saves is stopped.
+pub(crate) fn grace_ends(books: &Books, job: &Job, attempt: &Attempt) -> Option<Timestamp> {
+    let admitted = attempt.save?.admitted?;
+    Some(admitted.plus(save_grace(books, job, attempt)))
+}
+
+/// What a node's drain waits for: from when the last of its protected attempts may be asked to
+/// save, and by when the node is empty at the latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainTimes {
+    /// The last end of a protection there.
+    pub saves_from: Timestamp,
+    /// With the grace and the time to verify of whoever takes longest.
+    pub empty_by: Timestamp,
+}
+
+/// When a node that takes no work is empty.
+pub(crate) fn drain_times(books: &Books, node: NodeId, now: Timestamp) -> Option<DrainTimes> {
+    let node = books.nodes.get(&node)?;
+    let mut times = DrainTimes { saves_from: now, empty_by: now };
+    for task in &node.tasks {
+        let job = books.jobs.get(&task.attempt.job)?;
+        let attempt = job.attempt(task.attempt.number)?;
+        let from = match (attempt.standing, attempt.promised_until) {
+            (Standing::Protected, Some(until)) => until.max(now),
+            (Standing::Protected, None) => attempt
+                .ready
+                .unwrap_or(now)
+                .plus(start_limit(books, job))
+                .plus(attempt.terms.protect)
+                .max(now),
+            (Standing::Funded | Standing::Free, _) => now,
+        };
+        let since = attempt.save.and_then(|save| save.admitted).unwrap_or(from);
+        let rest =
+            [save_grace(books, job, attempt), job.spec.grace, books.policy.sharing.verify_limit];
+        let rest = rest.into_iter().fold(Span::ZERO, |sum, one| Span(sum.0.saturating_add(one.0)));
+        times.saves_from = times.saves_from.max(from);
+        times.empty_by = times.empty_by.max(since.plus(rest));
+    }
+    Some(times)
+}

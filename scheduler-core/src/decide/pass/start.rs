@@ -1,0 +1,211 @@
+//! How one job starts: where it runs free already, on idle GPUs, or by displacing others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_model::{NodeId, Span, Timestamp};
+
+use super::{Bid, Pass};
+use crate::accounts::WHOLE;
+use crate::books::{Attempt, Job};
+use crate::decide::money::Claimant;
+use crate::decide::spots::{Spot, start_limit};
+use crate::decide::victims::{Choice, EXACT_AMONG, Search};
+use crate::decision::{Decision, Standing};
+use crate::policy::Kind;
+
+impl<'books> Pass<'books> {
+    /// On idle GPUs.
+    pub(super) fn start(&mut self, one: &Bid<'books>) -> Option<Vec<Decision>> {
+        if !self.within_cap(&one.claimant) {
+            return None;
+        }
+        let form = self.form(one);
+        let protect = one.claimant.protect;
+        if self.failed.get(&form).is_some_and(|failed| *failed <= protect) {
+            return None;
+        }
+        let until = self.now.plus(start_limit(self.books, one.claimant.job)).plus(protect);
+        let Some(mut spots) = self.idle_for(one, until) else {
+            self.failed.insert(form, protect);
+            return None;
+        };
+        if self.expect_those_before() {
+            let Some(others) = self.idle_for(one, until) else {
+                self.failed.insert(form, protect);
+                return None;
+            };
+            spots = others;
+        }
+        let choice = Choice { spots, ..Choice::default() };
+        Some(self.planned(one, &choice, Standing::Protected))
+    }
+
+    pub(super) fn idle_for(&self, one: &Bid<'books>, until: Timestamp) -> Option<Vec<usize>> {
+        let fits = |spot: &Spot<'_>| {
+            spot.idle >= one.shape.per_node && spot.admits(one.claimant.job.id, until)
+        };
+        let usable: Vec<_> =
+            self.of_kind(one).filter(|(_, spot)| fits(spot)).map(|(index, _)| index).collect();
+        self.best_fit(&usable, one, Some(until))
+    }
+
+    /// Somebody could start past those who wait before it: now their instants matter. False if
+    /// they are counted already.
+    fn expect_those_before(&mut self) -> bool {
+        let before = std::mem::take(&mut self.deferred);
+        before.iter().for_each(|one| self.expect(one));
+        !before.is_empty()
+    }
+
+    /// By displacing whom the job may displace now.
+    pub(super) fn plan(&mut self, one: &Bid<'books>) -> Option<Vec<Decision>> {
+        if !self.within_cap(&one.claimant) {
+            return None;
+        }
+        let claimant = &one.claimant;
+        let order = claimant.job.spec.own_order;
+        let key = (claimant.user, claimant.leaf, self.form(one), order, claimant.small);
+        if self.unplanned.get(&key).is_some_and(|least| *least <= claimant.ask) {
+            return None;
+        }
+        let mut choice = self.choose(one, None);
+        if choice.is_some() && self.expect_those_before() {
+            choice = self.choose(one, None);
+        }
+        match choice {
+            Some(choice) => Some(self.planned(one, &choice, Standing::Protected)),
+            // Whose promise is held claims nothing: that it fails says nothing of others.
+            None if claimant.held => None,
+            None => {
+                self.unplanned.insert(key, claimant.ask);
+                None
+            }
+        }
+    }
+
+    pub(super) fn choose(
+        &self,
+        one: &Bid<'books>,
+        due: Option<&BTreeSet<NodeId>>,
+    ) -> Option<Choice> {
+        let job = one.claimant.job;
+        let protect = one.claimant.protect;
+        let start = start_limit(self.books, one.claimant.job);
+        let until = |from: Timestamp| from.plus(start).plus(protect);
+        let emptied = |spot: &Spot<'_>| {
+            // Only where somebody else comes later does it matter how long victims take to leave.
+            let alone = spot.firm.is_empty() && spot.expected.is_none();
+            if alone { self.now } else { spot.emptied_by(self.books, self.now) }
+        };
+        let could = |spot: &Spot<'_>| {
+            spot.most() >= one.shape.per_node
+                && spot.admits(job.id, until(emptied(spot)))
+                && due.is_none_or(|own| own.contains(&spot.node.id))
+        };
+        let usable: Vec<_> =
+            self.of_kind(one).filter(|(_, spot)| could(spot)).map(|(index, _)| index).collect();
+        if usable.len() < usize::try_from(one.shape.nodes).unwrap_or(usize::MAX) {
+            return None;
+        }
+        if due.is_none() && !self.could_displace(one, &usable) {
+            return None;
+        }
+        let (money, seen, claimant) = (&self.money, self.seen, one.claimant);
+        let search =
+            Search { money, seen, claimant, firm: due.is_some(), exact_among: EXACT_AMONG };
+        let choice = search.cheapest(self.spots(), &usable, one.shape, job.spec.max_blocks)?;
+        // A gang starts when the last of its nodes is empty.
+        let chosen = || choice.spots.iter().filter_map(|index| self.spots().get(*index));
+        let last = chosen().map(emptied).max().unwrap_or(self.now);
+        chosen().all(|spot| spot.admits(job.id, until(last))).then_some(choice)
+    }
+
+    /// Whether free work alone makes enough room, or the job has a right against some account's
+    /// funded work at all: most that are tried and fail have none.
+    pub(super) fn could_displace(&self, one: &Bid<'books>, usable: &[usize]) -> bool {
+        let spots = self.spots();
+        let roomy = usable.iter().filter_map(|index| spots.get(*index));
+        let roomy = roomy.filter(|spot| spot.without_funded() >= one.shape.per_node).count();
+        if roomy >= usize::try_from(one.shape.nodes).unwrap_or(usize::MAX) {
+            return true;
+        }
+        let funded = self.funded_jobs.get_or_init(|| {
+            let ids = self.books.index.funded.iter();
+            let jobs = ids.filter_map(|(_, id)| self.books.jobs.get(&id.job));
+            // One job of each user of each account stands for all of them, but for the own order.
+            let keyed = jobs.map(|job| ((job.account, job.user, job.spec.own_order), job.as_ref()));
+            keyed.collect::<BTreeMap<_, _>>().into_values().collect()
+        });
+        let claimant = &one.claimant;
+        funded.iter().any(|job| self.money.right(claimant, job, Standing::Funded).is_some())
+    }
+
+    pub(super) fn start_free(&mut self, job: &'books Job) -> Option<Vec<Decision>> {
+        if !self.may_start(job) {
+            return None;
+        }
+        self.options(job).into_iter().find_map(|one| {
+            let form = self.form(&one);
+            if self.failed.get(&form).is_some_and(|failed| *failed == Span::ZERO) {
+                return None;
+            }
+            let usable: Vec<_> = self
+                .of_kind(&one)
+                .filter(|(_, spot)| spot.idle >= one.shape.per_node)
+                .map(|(index, _)| index)
+                .collect();
+            let room = self.beyond_headroom(one.kind) >= job.spec.gpus.0;
+            let spots = if room { self.best_fit(&usable, &one, None) } else { None };
+            let Some(spots) = spots else {
+                self.failed.insert(form, Span::ZERO);
+                return None;
+            };
+            let choice = Choice { spots, ..Choice::default() };
+            Some(self.planned(&one, &choice, Standing::Free))
+        })
+    }
+
+    /// Idle GPUs of the kind that free work may take.
+    pub(super) fn beyond_headroom(&self, kind: Kind) -> u32 {
+        let of_kind = self.spots().iter().filter(|spot| spot.kind == kind);
+        let (mut idle, mut all) = (0_u32, 0_u64);
+        for spot in of_kind {
+            idle = idle.saturating_add(spot.idle);
+            all = all.saturating_add(spot.node.size().0.into());
+        }
+        let headroom = all.saturating_mul(self.books.policy.sharing.headroom.into());
+        let headroom = headroom / u64::from(WHOLE);
+        idle.saturating_sub(u32::try_from(headroom).unwrap_or(u32::MAX))
+    }
+
+    /// Ordinary work starts protected only while protected work holds at most the policy's part of
+    /// the GPUs; small jobs, gangs above that part, elders and inherited promises are exempt.
+    pub(crate) fn within_cap(&self, claimant: &Claimant<'_>) -> bool {
+        let gpus = claimant.job.spec.gpus;
+        let exempt = claimant.small || claimant.held || claimant.job.elder.is_some();
+        exempt || self.nodes().within_cap(gpus)
+    }
+
+    /// A job that runs free is protected where it is, for a full min runtime from now.
+    pub(super) fn turn_in_place(
+        &self,
+        job: &'books Job,
+        run: &'books Attempt,
+    ) -> Option<Vec<Decision>> {
+        let claimant = self.money.claimant(job, run.terms.weight);
+        let until = self.now.plus(claimant.protect);
+        let in_order = self.money.funding(&claimant).is_ok() && self.within_cap(&claimant);
+        let stays = run.tasks.iter().all(|task| {
+            let spot = self.spots().iter().find(|spot| spot.node.id == task.place.node);
+            spot.is_some_and(|spot| spot.before_firm(job.id, until))
+        });
+        (in_order && stays).then(|| {
+            vec![Decision::StandingChanged {
+                attempt: run.id,
+                at: self.now,
+                to: Standing::Protected,
+                promised_until: Some(until),
+            }]
+        })
+    }
+}

@@ -1,0 +1,308 @@
+//! Why a job does not run yet, by asking the pass itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_model::{Span, Timestamp};
+
+use super::{Explanation, Reason, counted, said};
+use crate::accounts::AccountId;
+use crate::books::{Attempt, Books, Job};
+use crate::decide::leave::grace_ends;
+use crate::decide::money::{Claimant, Money, Short};
+use crate::decide::pass::Pass;
+use crate::decide::spots::gone_by;
+use crate::decide::walk::{self, Demand, Next};
+use crate::decision::{SaveReason, Standing};
+use crate::money::{Amount, WINDOW};
+use crate::observations::Observations;
+
+/// Steps in which the instant of a refill is looked for: fine enough for people.
+const REFILL_STEP: Span = Span::minutes(10);
+
+pub(super) fn waiting(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    job: &Job,
+) -> Explanation {
+    let pass = Pass::new(books, seen, now);
+    if let Some(explanation) = reserved(books, now, job).or_else(|| too_few_nodes(&pass, job)) {
+        return explanation;
+    }
+    let bids = pass.options(job);
+    let Some(bid) = bids.first() else {
+        return said(Reason::Unsatisfiable, "no nodes have the form it asks".to_owned(), []);
+    };
+    let claimant = bid.claimant;
+    if job.spec.min_runtime > Span::ZERO {
+        if let Some(explanation) = never_funded(&pass.money, &claimant) {
+            return explanation;
+        }
+        if let Err(short) = pass.money.funding(&claimant) {
+            return short_of_budget(&pass.money, &claimant, short);
+        }
+        if let Some((at, _)) = pass.expected_place(bid).filter(|(at, _)| *at > now) {
+            return expected(&pass, job, at);
+        }
+    }
+    turn(&pass, job)
+}
+
+fn reserved(books: &Books, now: Timestamp, job: &Job) -> Option<Explanation> {
+    let held = job.reservation.as_ref()?;
+    let nodes: Vec<_> = held
+        .nodes
+        .iter()
+        .filter_map(|(node, _)| books.nodes.get(node))
+        .map(|node| node.name.to_string())
+        .collect();
+    let line = format!(
+        "it has a firm reservation of {} from {} on; {} GPU-hours of its account are set aside",
+        listed(&nodes),
+        away(held.at, now),
+        held.pledge
+    );
+    let firm = ("firm", 1);
+    Some(said(Reason::AwaitingReservation, line, [("at_ms", held.at.0), firm]))
+}
+
+fn too_few_nodes<'books>(pass: &Pass<'books>, job: &'books Job) -> Option<Explanation> {
+    let fits = |bid: &crate::decide::pass::Bid<'_>| {
+        let able = pass.spots().iter().filter(|spot| {
+            spot.kind == bid.kind
+                && spot.node.serves(job.user)
+                && spot.node.size().0 >= bid.shape.per_node
+        });
+        (bid.shape.nodes, able.count())
+    };
+    let counts: Vec<_> = pass.options(job).iter().map(fits).collect();
+    let enough = |(needed, able): &(u32, usize)| {
+        usize::try_from(*needed).is_ok_and(|needed| *able >= needed)
+    };
+    if counts.iter().any(enough) {
+        return None;
+    }
+    let (needed, able) = counts.first().copied().unwrap_or((1, 0));
+    let able = u64::try_from(able).unwrap_or(u64::MAX);
+    let line = format!(
+        "it needs {} of its kind, and {able} that could take a part of it are in service; it \
+         waits for drained or silent nodes to return",
+        counted(usize::try_from(needed).unwrap_or(usize::MAX), "node")
+    );
+    Some(said(Reason::AwaitingNodes, line, [("needed", needed.into()), ("fit", able)]))
+}
+
+/// What it asks is more than an account on its path could ever fund.
+fn never_funded(money: &Money<'_>, claimant: &Claimant<'_>) -> Option<Explanation> {
+    let path = money.books.accounts.path(claimant.leaf);
+    let most = |id: AccountId| {
+        let row = money.sheet.row(id);
+        if claimant.small { row.budget } else { row.limit }
+    };
+    let account = path.map(|one| one.id).find(|id| claimant.ask > most(*id))?;
+    let name = money.books.accounts.name(account);
+    let free = if claimant.job.runs_free() { "; until then it may run free" } else { "" };
+    let line = format!(
+        "it asks {} GPU-hours at a time, and {name} can never fund more than {}: ask for a shorter \
+         min runtime or a larger budget{free}",
+        claimant.ask,
+        most(account)
+    );
+    Some(said(Reason::Unsatisfiable, line, numbers(claimant.ask, most(account))))
+}
+
+fn numbers(ask: Amount, limit: Amount) -> [(&'static str, u64); 2] {
+    [("asked_gpu_ms", gpu_ms(ask)), ("limit_gpu_ms", gpu_ms(limit))]
+}
+
+/// Reference-GPU milliseconds, as programs read them.
+fn gpu_ms(amount: Amount) -> u64 {
+    u64::try_from(amount.0 / 1000).unwrap_or(0)
+}
+
+fn short_of_budget(money: &Money<'_>, claimant: &Claimant<'_>, short: Short) -> Explanation {
+    let name = money.books.accounts.name(short.account);
+    let elder = money.waiting_elder(claimant.leaf);
+    let elder = elder.filter(|elder| elder.id != claimant.job.id && !claimant.small);
+    let refills = refills_at(money, claimant);
+    let when = refills.map_or_else(
+        || "not within two weeks as things are".to_owned(),
+        |at| format!("about {}", away(at, money.now)),
+    );
+    let free = if claimant.job.runs_free() { "; it may run free until then" } else { "" };
+    let line = match elder {
+        Some(elder) => format!(
+            "{name} keeps its budget for {}, which has waited longest; only small jobs start \
+             before it{free}",
+            elder.id
+        ),
+        None => format!(
+            "{name} is {} GPU-hours short of the {} it asks; they are there {when}{free}",
+            short.by, claimant.ask
+        ),
+    };
+    let mut explanation = said(
+        Reason::AwaitingBudget,
+        line,
+        [("short_by_gpu_ms", gpu_ms(short.by)), ("asked_gpu_ms", gpu_ms(claimant.ask))],
+    );
+    explanation.numbers.extend(refills.map(|at| ("refills_at_ms", at.0)));
+    explanation
+}
+
+/// When the funding test will hold if only what is known happens: what runs is charged on, and the
+/// window slides.
+fn refills_at(money: &Money<'_>, claimant: &Claimant<'_>) -> Option<Timestamp> {
+    let (books, now) = (money.books, money.now);
+    // What is charged until then slides out within one more window.
+    let steps = 2 * WINDOW.0 / REFILL_STEP.0;
+    let holds = |at: &Timestamp| Money::at(books, *at).funding(claimant).is_ok();
+    let instants = (1..=steps).map(|step| now.plus(Span(step.saturating_mul(REFILL_STEP.0))));
+    instants.into_iter().find(holds)
+}
+
+fn expected(pass: &Pass<'_>, job: &Job, at: Timestamp) -> Explanation {
+    let limits = pass.books.policy.sharing.verify_limit;
+    let line = format!(
+        "it is funded; its {} GPUs are expected {}, with the time others need to save and {limits} \
+         to verify",
+        job.spec.gpus,
+        away(at, pass.now)
+    );
+    said(Reason::AwaitingReservation, line, [("at_ms", at.0), ("firm", 0)])
+}
+
+fn turn(pass: &Pass<'_>, job: &Job) -> Explanation {
+    let demand = if job.spec.min_runtime > Span::ZERO { Demand::Protected } else { Demand::Free };
+    let mut ahead = 0_u64;
+    for leaf in walk::leaves(&pass.money, demand) {
+        let walked = walk::jobs(
+            &pass.money,
+            demand,
+            leaf,
+            |_| true,
+            |other| {
+                if other.id == job.id {
+                    return Next::Break(());
+                }
+                ahead = ahead.saturating_add(1);
+                Next::Continue(())
+            },
+        );
+        if walked.is_break() {
+            break;
+        }
+    }
+    let idle: u32 = pass.spots().iter().map(|spot| spot.idle).fold(0, u32::saturating_add);
+    let needed = job.spec.gpus;
+    let numbers = [("ahead", ahead), ("needed", needed.0.into()), ("idle", idle.into())];
+    if ahead > 0 {
+        let jobs = counted(usize::try_from(ahead).unwrap_or(usize::MAX), "job");
+        return said(Reason::AwaitingTurn, format!("{jobs} before it in the order"), numbers);
+    }
+    let line = format!(
+        "it is first, and its gang of {needed} GPUs does not fit the {idle} idle ones together"
+    );
+    said(Reason::AwaitingNodes, line, numbers)
+}
+
+/// A planned attempt whose GPUs others still hold.
+pub(super) fn for_checkpoints(books: &Books, now: Timestamp, attempt: &Attempt) -> Explanation {
+    let mut holders = BTreeSet::new();
+    for (id, task) in attempt.tasks() {
+        let Some(node) = books.nodes.get(&task.place.node) else { continue };
+        let held = task.place.gpus.iter().filter_map(|gpu| node.held.get(gpu));
+        holders.extend(held.filter(|holder| **holder != id).map(|holder| holder.attempt));
+    }
+    let until = holders.iter().filter_map(|id| {
+        let job = books.jobs.get(&id.job)?;
+        Some(gone_by(books, job, job.attempt(id.number)?, now))
+    });
+    let until = until.max().unwrap_or(now);
+    let left: Vec<_> = holders.iter().map(ToString::to_string).collect();
+    let position = u64::try_from(left.len()).unwrap_or(u64::MAX);
+    let line = format!(
+        "{}: {} to save and leave, at the latest {}",
+        attempt.id,
+        listed(&left),
+        away(until, now)
+    );
+    let numbers = BTreeMap::from([
+        ("attempt", u64::from(attempt.id.number)),
+        ("position", position),
+        ("until_ms", until.0),
+    ]);
+    Explanation { reason: Reason::AwaitingCheckpoint, lines: vec![line], numbers }
+}
+
+/// How a running attempt stands, in words.
+pub(super) fn standing(attempt: &Attempt, now: Timestamp) -> String {
+    match (attempt.standing, attempt.promised_until) {
+        (Standing::Protected, Some(until)) => {
+            let left = whole_seconds(until.since(now));
+            format!("all its tasks run; nothing displaces it for another {left}")
+        }
+        (Standing::Protected, None) => "all its tasks run, protected".to_owned(),
+        (Standing::Funded, _) => "all its tasks run, within its account's budget; who is further \
+                                  below its own may displace it"
+            .to_owned(),
+        (Standing::Free, _) => {
+            "all its tasks run free: charged to nobody, and gives way to protected work".to_owned()
+        }
+    }
+}
+
+/// Why an attempt is to leave, and how far it is.
+pub(super) fn saving(books: &Books, attempt: &Attempt) -> String {
+    let Some(save) = attempt.save else { return String::new() };
+    let why = match save.why {
+        SaveReason::Displaced { by, grounds } => {
+            let (mine, theirs) = (grounds.claimant, grounds.victim);
+            let figures = if mine.1 > Amount::ZERO {
+                format!(
+                    " ({} of {} against {} of {} GPU-hours)",
+                    mine.0, mine.1, theirs.0, theirs.1
+                )
+            } else {
+                String::new()
+            };
+            format!("{by} has its GPUs: {}{figures}", grounds.rule)
+        }
+        SaveReason::Drained { node } => {
+            let name = books.nodes.get(&node).map(|node| node.name.to_string());
+            format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))
+        }
+    };
+    let job = books.jobs.get(&attempt.id.job);
+    let ends = job.and_then(|job| grace_ends(books, job, attempt));
+    match (save.admitted, ends) {
+        (Some(admitted), Some(ends)) => {
+            format!(
+                "it saves and leaves within {} ({why}, {})",
+                ends.since(admitted),
+                save.decision
+            )
+        }
+        _ => format!("it runs on until its turn to save ({why}, {})", save.decision),
+    }
+}
+
+fn whole_seconds(span: Span) -> Span {
+    Span(span.0 / 1000 * 1000)
+}
+
+fn away(at: Timestamp, now: Timestamp) -> String {
+    let whole = whole_seconds(at.since(now));
+    if whole == Span::ZERO { "now".to_owned() } else { format!("in {whole}") }
+}
+
+fn listed(names: &[String]) -> String {
+    match names {
+        [] => "nobody".to_owned(),
+        [one] => one.clone(),
+        [first, .., last] if names.len() > 4 => {
+            format!("{first} to {last} ({} of them)", names.len())
+        }
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    }
+}

@@ -1,0 +1,318 @@
+//! What is derived from the books so that a pass need not walk 100,000 jobs.
+//!
+//! Everything a job contributes is a pure function of the job ([`Index::enter`]); a change takes
+//! the old contribution out ([`Index::leave`]) and puts the new one in. `audit` recounts all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_model::{
+    AttemptId, DecisionSeq, GpuCount, JobId, NodeId, NodeName, Span, SubmitKey, Timestamp, UserId,
+};
+
+use crate::accounts::AccountId;
+use crate::books::{Attempt, Job, JobState};
+use crate::decision::Standing;
+use crate::policy::Sharing;
+
+/// Where a job stands among those of its user in one account: own order, submit time, id.
+pub(crate) type Place = (i32, Timestamp, JobId);
+
+/// Derived from the maps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Index {
+    /// Nodes by name.
+    pub(crate) names: BTreeMap<NodeName, NodeId>,
+    /// Jobs by client key.
+    pub(crate) keys: BTreeMap<(UserId, SubmitKey), JobId>,
+    /// Pending jobs by submit time.
+    pub(crate) queue: BTreeSet<(Timestamp, JobId)>,
+    /// Pending jobs that may not start before an instant.
+    pub(crate) backoffs: BTreeSet<(Timestamp, JobId)>,
+    /// Attempts that hold or may hold something.
+    pub(crate) live: BTreeSet<AttemptId>,
+    /// Attempts that have their GPUs, have not run yet and are not told to stop, by the instant
+    /// they got them.
+    pub(crate) starting: BTreeSet<(Timestamp, AttemptId)>,
+    /// Ended jobs by the instant they ended.
+    pub(crate) ended: BTreeSet<(Timestamp, JobId)>,
+    /// Who waits for protected time, by account and user.
+    pub(crate) protected: Waiting,
+    /// Who waits for free time.
+    pub(crate) free: Waiting,
+    /// Ordinary jobs that may become elders, by account and since when they wait.
+    pub(crate) ordinary: BTreeMap<AccountId, BTreeSet<(Timestamp, JobId)>>,
+    /// Elders that wait, by account, the oldest first.
+    pub(crate) elders: BTreeMap<AccountId, BTreeSet<(Timestamp, JobId)>>,
+    /// Pending jobs that inherit protection, by account.
+    pub(crate) carried: BTreeMap<AccountId, BTreeSet<JobId>>,
+    /// Jobs that wait for another: (the other, who waits).
+    pub(crate) dependents: BTreeSet<(JobId, JobId)>,
+    /// Live attempts whose promised time ends, by that instant.
+    pub(crate) promises: BTreeSet<(Timestamp, AttemptId)>,
+    /// Live attempts that somebody entitled may displace.
+    pub(crate) displaceable: BTreeSet<AttemptId>,
+    /// Of them those that are charged, the newest grant last.
+    pub(crate) funded: BTreeSet<(Timestamp, AttemptId)>,
+    /// Of them those that were protected before and may return, by submit time.
+    pub(crate) returning: BTreeSet<(Timestamp, AttemptId)>,
+    /// Attempts that are asked to save and are not told to stop, by request.
+    pub(crate) saving: BTreeSet<(DecisionSeq, AttemptId)>,
+    /// Firm reservations, the oldest first.
+    pub(crate) reservations: BTreeSet<(Timestamp, JobId)>,
+    /// GPUs in the hands of protected attempts, by attempt.
+    pub(crate) protected_gpus: u64,
+}
+
+/// Jobs that wait for one kind of time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Waiting {
+    /// By account.
+    pub(crate) leaves: BTreeMap<AccountId, LeafQueue>,
+}
+
+/// Jobs that wait in one account.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct LeafQueue {
+    /// By user, in each one's own order.
+    pub(crate) users: BTreeMap<UserId, BTreeMap<Place, Wish>>,
+    /// All, by submit time: the first breaks ties between accounts.
+    pub(crate) submits: BTreeSet<(Timestamp, JobId)>,
+    /// GPU-milliseconds asked, small jobs apart, and by how many.
+    pub(crate) asks: BTreeMap<(bool, u128), u32>,
+}
+
+/// What of a waiting job tells at a glance that it cannot start: a pass looks at thousands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) gpus: GpuCount,
+    pub(crate) protect: Span,
+    pub(crate) small: bool,
+    /// It runs free already and asks for no other GPUs.
+    pub(crate) runs: bool,
+    /// It names GPUs on each node.
+    pub(crate) per_node: Option<GpuCount>,
+}
+
+impl Waiting {
+    fn insert(&mut self, job: &Job, sharing: &Sharing) {
+        let leaf = self.leaves.entry(job.account).or_default();
+        let wish = Wish {
+            gpus: job.spec.gpus,
+            protect: job.carried.unwrap_or(job.spec.min_runtime),
+            small: sharing.is_small(job.spec.gpus, job.spec.min_runtime),
+            runs: job.waiting_run().is_some(),
+            per_node: job.spec.gpus_per_node,
+        };
+        let count = leaf.asks.entry((wish.small, ask(&wish))).or_default();
+        *count = count.saturating_add(1);
+        leaf.users.entry(job.user).or_default().insert(place(job), wish);
+        leaf.submits.insert((job.submitted, job.id));
+    }
+
+    fn remove(&mut self, job: &Job) {
+        let Some(leaf) = self.leaves.get_mut(&job.account) else { return };
+        leaf.submits.remove(&(job.submitted, job.id));
+        if let Some(user) = leaf.users.get_mut(&job.user) {
+            if let Some(wish) = user.remove(&place(job)) {
+                let key = (wish.small, ask(&wish));
+                let left = leaf.asks.get(&key).map_or(0, |count| count.saturating_sub(1));
+                if left == 0 {
+                    leaf.asks.remove(&key);
+                } else {
+                    leaf.asks.insert(key, left);
+                }
+            }
+            if user.is_empty() {
+                leaf.users.remove(&job.user);
+            }
+        }
+        if leaf.submits.is_empty() {
+            self.leaves.remove(&job.account);
+        }
+    }
+}
+
+fn ask(wish: &Wish) -> u128 {
+    wish.gpus.held_for(wish.protect).0
+}
+
+fn place(job: &Job) -> Place {
+    (job.spec.own_order, job.submitted, job.id)
+}
+
+impl Job {
+    /// Whether it is in the queue and nothing but its turn keeps it from starting.
+    pub(crate) fn is_startable(&self) -> bool {
+        let pending = matches!(self.state, JobState::Pending { .. });
+        pending && self.parked.is_none() && self.waits_for.is_empty() && self.cancelled_by.is_none()
+    }
+
+    /// Its attempt, if it runs free while the job waits for protected time.
+    pub(crate) fn waiting_run(&self) -> Option<&Attempt> {
+        let attempt = self.active_attempt()?;
+        let waits = self.spec.min_runtime > Span::ZERO
+            && attempt.running.is_some()
+            && attempt.is_displaceable()
+            && !attempt.was_protected();
+        waits.then_some(attempt)
+    }
+
+    fn wants_protected(&self) -> bool {
+        let pending = self.spec.min_runtime > Span::ZERO && self.is_startable();
+        pending || self.waiting_run().is_some()
+    }
+
+    /// Whether it is ordinary: with a min runtime, and not small.
+    pub(crate) fn is_ordinary(&self, sharing: &Sharing) -> bool {
+        let m = self.spec.min_runtime;
+        m > Span::ZERO && !sharing.is_small(self.spec.gpus, m)
+    }
+}
+
+impl Index {
+    /// Takes in what a job contributes.
+    pub(crate) fn enter(&mut self, job: &Job, sharing: &Sharing) {
+        self.keys.insert((job.user, job.key), job.id);
+        match job.state {
+            JobState::Pending { not_before } => {
+                self.queue.insert((job.submitted, job.id));
+                if !job.attempts.is_empty() {
+                    self.backoffs.insert((not_before, job.id));
+                }
+            }
+            JobState::Active { .. } => {}
+            JobState::Ended { at, .. } => {
+                self.ended.insert((at, job.id));
+            }
+        }
+        self.dependents.extend(job.waits_for.iter().map(|other| (*other, job.id)));
+        self.enter_waiting(job, sharing);
+        for attempt in job.attempts.iter().filter(|attempt| attempt.is_live()) {
+            self.enter_attempt(job, attempt);
+        }
+    }
+
+    fn enter_waiting(&mut self, job: &Job, sharing: &Sharing) {
+        if job.wants_protected() {
+            self.protected.insert(job, sharing);
+            if job.is_ordinary(sharing) {
+                let elders = match job.elder {
+                    Some(_) => &mut self.elders,
+                    None => &mut self.ordinary,
+                };
+                let since = job.elder.unwrap_or(job.waits_since);
+                elders.entry(job.account).or_default().insert((since, job.id));
+            }
+        }
+        if job.is_startable() && job.runs_free() {
+            self.free.insert(job, sharing);
+        }
+        if job.is_startable() && job.carried.is_some() {
+            self.carried.entry(job.account).or_default().insert(job.id);
+        }
+        if let Some(reservation) = &job.reservation {
+            self.reservations.insert((reservation.made, job.id));
+        }
+    }
+
+    fn enter_attempt(&mut self, job: &Job, attempt: &Attempt) {
+        let id = attempt.id;
+        self.live.insert(id);
+        if let (Some(ready), None, None) = (attempt.ready, attempt.running, attempt.stop) {
+            self.starting.insert((ready, id));
+        }
+        self.promises.extend(attempt.promised_until.map(|until| (until, id)));
+        if attempt.standing == Standing::Protected {
+            self.protected_gpus = self.protected_gpus.saturating_add(attempt.gpus().0.into());
+        }
+        if let (Some(save), None) = (attempt.save, attempt.stop) {
+            self.saving.insert((save.decision, id));
+        }
+        if attempt.is_displaceable() {
+            self.displaceable.insert(id);
+            match attempt.standing {
+                Standing::Funded => {
+                    self.funded.insert((attempt.planned, id));
+                }
+                Standing::Free if attempt.was_protected() && attempt.running.is_some() => {
+                    self.returning.insert((job.submitted, id));
+                }
+                Standing::Free | Standing::Protected => {}
+            }
+        }
+    }
+
+    /// Takes out what a job contributed.
+    pub(crate) fn leave(&mut self, job: &Job, sharing: &Sharing) {
+        self.keys.remove(&(job.user, job.key));
+        match job.state {
+            JobState::Pending { not_before } => {
+                self.queue.remove(&(job.submitted, job.id));
+                self.backoffs.remove(&(not_before, job.id));
+            }
+            JobState::Active { .. } => {}
+            JobState::Ended { at, .. } => {
+                self.ended.remove(&(at, job.id));
+            }
+        }
+        for other in &job.waits_for {
+            self.dependents.remove(&(*other, job.id));
+        }
+        self.leave_waiting(job, sharing);
+        for attempt in job.attempts.iter().filter(|attempt| attempt.is_live()) {
+            self.leave_attempt(job, attempt);
+        }
+    }
+
+    fn leave_waiting(&mut self, job: &Job, sharing: &Sharing) {
+        if job.wants_protected() {
+            self.protected.remove(job);
+            if job.is_ordinary(sharing) {
+                let elders = match job.elder {
+                    Some(_) => &mut self.elders,
+                    None => &mut self.ordinary,
+                };
+                let since = job.elder.unwrap_or(job.waits_since);
+                remove_from(elders, job.account, &(since, job.id));
+            }
+        }
+        if job.is_startable() && job.runs_free() {
+            self.free.remove(job);
+        }
+        if job.is_startable() && job.carried.is_some() {
+            remove_from(&mut self.carried, job.account, &job.id);
+        }
+        if let Some(reservation) = &job.reservation {
+            self.reservations.remove(&(reservation.made, job.id));
+        }
+    }
+
+    fn leave_attempt(&mut self, job: &Job, attempt: &Attempt) {
+        let id = attempt.id;
+        self.live.remove(&id);
+        if let Some(ready) = attempt.ready {
+            self.starting.remove(&(ready, id));
+        }
+        if let Some(until) = attempt.promised_until {
+            self.promises.remove(&(until, id));
+        }
+        if attempt.standing == Standing::Protected {
+            self.protected_gpus = self.protected_gpus.saturating_sub(attempt.gpus().0.into());
+        }
+        if let Some(save) = attempt.save {
+            self.saving.remove(&(save.decision, id));
+        }
+        self.displaceable.remove(&id);
+        self.funded.remove(&(attempt.planned, id));
+        self.returning.remove(&(job.submitted, id));
+    }
+}
+
+fn remove_from<T: Ord>(all: &mut BTreeMap<AccountId, BTreeSet<T>>, of: AccountId, one: &T) {
+    if let Some(set) = all.get_mut(&of) {
+        set.remove(one);
+        if set.is_empty() {
+            all.remove(&of);
+        }
+    }
+}

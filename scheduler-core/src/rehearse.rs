@@ -1,0 +1,108 @@
+//! What would happen to a job if it were submitted now, for several min runtimes: asked of a copy
+//! of the core, so that the answer is the scheduler's own.
+
+use tidegate_model::{DecisionSeq, JobSpec, Span, SubmitKey, Timestamp, UserId};
+
+use crate::books::AttemptState;
+use crate::core::Core;
+use crate::decide::money::Money;
+use crate::decide::request::acceptable;
+use crate::decision::{Decision, Refusal, Standing};
+use crate::event::Event;
+use crate::evolve::Stamp;
+use crate::explain::Explanation;
+use crate::money::Amount;
+
+/// Beside the min runtime that the job asks, those that people choose between.
+const OTHERS: [Span; 4] = [Span::ZERO, Span::hours(1), Span::hours(4), Span::hours(8)];
+
+/// What one min runtime would bring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DryRun {
+    /// The min runtime.
+    pub min_runtime: Span,
+    /// Whether the job would be small.
+    pub small: bool,
+    /// What a start pledges of its account.
+    pub pledge: Amount,
+    /// How it would stand at once; none if it would wait.
+    pub starts: Option<Standing>,
+    /// When it is expected to have its GPUs; none if nothing known brings them.
+    pub at: Option<Timestamp>,
+    /// When it would become its account's elder; none if it never would by itself.
+    pub elder_at: Option<Timestamp>,
+    /// Why, with numbers; or why it would be refused.
+    pub why: Result<Explanation, Refusal>,
+}
+
+impl Core {
+    /// What would happen if `user` submitted `spec` at `now`, with its own min runtime and with 0,
+    /// 1, 4 and 8 h. Changes nothing.
+    ///
+    /// # Errors
+    /// If the job would be refused whatever its min runtime.
+    pub fn dry_run(
+        &self,
+        now: Timestamp,
+        user: UserId,
+        spec: &JobSpec,
+    ) -> Result<Vec<DryRun>, Refusal> {
+        let asks_nothing = JobSpec { min_runtime: Span::ZERO, ..spec.clone() };
+        acceptable(self.books(), user, &asks_nothing)?;
+        let mut spans: Vec<_> = OTHERS.into_iter().chain([spec.min_runtime]).collect();
+        spans.sort_unstable();
+        spans.dedup();
+        Ok(spans.into_iter().map(|span| self.dry_run_of(now, user, spec, span)).collect())
+    }
+
+    fn dry_run_of(
+        &self,
+        now: Timestamp,
+        user: UserId,
+        spec: &JobSpec,
+        min_runtime: Span,
+    ) -> DryRun {
+        let spec = JobSpec { min_runtime, ..spec.clone() };
+        let sharing = &self.books().policy.sharing;
+        let small = sharing.is_small(spec.gpus, min_runtime);
+        let mut dry = DryRun {
+            min_runtime,
+            small,
+            pledge: Amount::ZERO,
+            starts: None,
+            at: None,
+            elder_at: None,
+            why: Err(Refusal::NoGpusYet),
+        };
+        let mut copy = self.clone();
+        // No client makes this key: its time is that of the year 10889.
+        let key = SubmitKey(u128::MAX);
+        let event = Event::JobSubmitted { key, user, spec: Box::new(spec) };
+        let stamp = Stamp { at: now, seq: DecisionSeq(u64::MAX) };
+        let decided = copy.apply(stamp, &event).unwrap_or_default();
+        let answer = decided.iter().find_map(Decision::answers);
+        let job = match answer {
+            Some(Ok((job, _))) => job,
+            Some(Err(refusal)) => return DryRun { why: Err(refusal.clone()), ..dry },
+            None => return dry,
+        };
+        let (books, explanation) = (copy.books(), copy.explain(now, job));
+        let Some((entry, explanation)) = books.jobs.get(&job).zip(explanation) else { return dry };
+        let money = Money::at(books, now);
+        let weight = money.least_weight(entry);
+        dry.pledge = weight.rate(entry.spec.gpus).over(min_runtime);
+        let half = money.sheet.row(entry.account).limit.part(1, 2);
+        let ordinary = entry.is_ordinary(sharing) && dry.pledge <= half;
+        dry.elder_at = ordinary.then(|| now.plus(sharing.patience));
+        let instant = |key| explanation.numbers.get(key).map(|ms| Timestamp(*ms));
+        dry.at = instant("at_ms").or_else(|| instant("until_ms"));
+        if let Some(attempt) = entry.active_attempt() {
+            dry.starts = Some(attempt.standing);
+            if attempt.ready.is_some() && attempt.state() == AttemptState::Planned {
+                dry.at = Some(now);
+            }
+        }
+        dry.why = Ok(explanation);
+        dry
+    }
+}
