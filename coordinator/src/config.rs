@@ -1,13 +1,15 @@
 //! The coordinator's one configuration file. Every key has a default that works on one machine.
 //! Policy (budgets, limits) is not here: it enters as events and is journaled.
 
+mod policy;
+
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use scheduler_core::Policy;
 use serde::Deserialize;
-use tidegate_model::{Bytes, NodeName, Span, UserId};
+use tidegate_model::{Bytes, NodeName, UserId};
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
@@ -55,34 +57,11 @@ struct Raw {
     local_nodes: Option<Vec<String>>,
     low_water: Option<String>,
     store_limit: Option<String>,
-    initial_policy: RawPolicy,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct RawPolicy {
-    start_timeout: Option<String>,
-    restart_backoff: Option<String>,
-    restart_backoff_max: Option<String>,
-    steady_after: Option<String>,
-    keep_ended: Option<String>,
-    silent_after: Option<String>,
-    max_live_jobs: Option<u32>,
-    admins: Option<Vec<u32>>,
+    initial_policy: policy::RawPolicy,
 }
 
 const KEYS: [&str; 6] =
     ["store", "run_dir", "local_nodes", "low_water", "store_limit", "initial_policy"];
-const POLICY_KEYS: [&str; 8] = [
-    "start_timeout",
-    "restart_backoff",
-    "restart_backoff_max",
-    "steady_after",
-    "keep_ended",
-    "silent_after",
-    "max_live_jobs",
-    "admins",
-];
 
 impl Config {
     /// Reads and checks a file.
@@ -102,8 +81,8 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, String> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| one_line(&error))?;
         refuse_unknown(&table, &KEYS, "")?;
-        if let Some(toml::Value::Table(policy)) = table.get("initial_policy") {
-            refuse_unknown(policy, &POLICY_KEYS, "initial_policy.")?;
+        if let Some(toml::Value::Table(table)) = table.get("initial_policy") {
+            policy::refuse_unknown_keys(table)?;
         }
         let raw: Raw = toml::Value::Table(table).try_into().map_err(|error| one_line(&error))?;
         checked(raw)
@@ -165,32 +144,8 @@ fn checked(raw: Raw) -> Result<Config, String> {
         local_nodes,
         low_water: field("low_water", &low_water)?,
         store_limit,
-        initial_policy: policy(raw.initial_policy, UserId(uid))?,
+        initial_policy: policy::checked(&raw.initial_policy, UserId(uid))?,
     })
-}
-
-fn policy(raw: RawPolicy, coordinator: UserId) -> Result<Policy, String> {
-    let default = Policy::default();
-    let span = |key: &'static str, text: Option<String>, default: Span| -> Result<Span, String> {
-        text.map_or(Ok(default), |text| field(key, &text))
-    };
-    let admins = raw.admins.map(|uids| uids.into_iter().map(UserId).collect());
-    let policy = Policy {
-        start_timeout: span("start_timeout", raw.start_timeout, default.start_timeout)?,
-        restart_backoff: span("restart_backoff", raw.restart_backoff, default.restart_backoff)?,
-        restart_backoff_max: span(
-            "restart_backoff_max",
-            raw.restart_backoff_max,
-            default.restart_backoff_max,
-        )?,
-        steady_after: span("steady_after", raw.steady_after, default.steady_after)?,
-        keep_ended: span("keep_ended", raw.keep_ended, default.keep_ended)?,
-        silent_after: span("silent_after", raw.silent_after, default.silent_after)?,
-        max_live_jobs: raw.max_live_jobs.unwrap_or(default.max_live_jobs),
-        admins: admins.unwrap_or_else(|| [coordinator].into()),
-    };
-    policy.check().map_err(|why| format!("initial_policy.{why}"))?;
-    Ok(policy)
 }
 
 fn field<T: std::str::FromStr>(key: &'static str, text: &str) -> Result<T, String>
@@ -226,16 +181,7 @@ impl fmt::Display for Config {
         if let Some(limit) = store_limit {
             writeln!(out, "store_limit = \"{limit}\"")?;
         }
-        let admins: Vec<_> = initial_policy.admins.iter().map(|user| user.0.to_string()).collect();
-        writeln!(out, "\n[initial_policy]")?;
-        writeln!(out, "start_timeout = \"{}\"", initial_policy.start_timeout)?;
-        writeln!(out, "restart_backoff = \"{}\"", initial_policy.restart_backoff)?;
-        writeln!(out, "restart_backoff_max = \"{}\"", initial_policy.restart_backoff_max)?;
-        writeln!(out, "steady_after = \"{}\"", initial_policy.steady_after)?;
-        writeln!(out, "keep_ended = \"{}\"", initial_policy.keep_ended)?;
-        writeln!(out, "silent_after = \"{}\"", initial_policy.silent_after)?;
-        writeln!(out, "max_live_jobs = {}", initial_policy.max_live_jobs)?;
-        write!(out, "admins = [{}]", admins.join(", "))
+        write!(out, "\n[initial_policy]\n{}", policy::Shown(initial_policy))
     }
 }
 
@@ -261,13 +207,27 @@ mod tests {
             "[initial_policy]\nsilent_after = \"0\"",
             "initial_policy.silent_after: 0 given; 1s to 1h is accepted",
         );
+        check(
+            "[initial_policy]\nslack = \"5\"",
+            "slack: \"5\" is not a percentage: expected a form like 5 % or 12.5 %",
+        );
+        check(
+            "[initial_policy]\nslack = \"101 %\"",
+            "initial_policy.slack: 101 % given; 0 to 100 % is accepted",
+        );
+        check(
+            "[[initial_policy.gpu_types]]\nnam = \"h100\"",
+            "did you mean initial_policy.gpu_types.name?",
+        );
         check("store = 5", "invalid type: integer");
         check("store = ", "TOML parse error");
     }
 
     #[test]
     fn what_is_printed_reads_back_as_the_same() {
-        let text = "store = \"/s\"\nstore_limit = \"1GiB\"\n[initial_policy]\nadmins = [7]";
+        let text = "store = \"/s\"\nstore_limit = \"1GiB\"\n[initial_policy]\nadmins = [7]\nslack = \"0.5%\"\n\
+                    small_floor = \"8 GPU-h\"\n[[initial_policy.gpu_types]]\nname = \"h100\"\n\
+                    product = \"H100\"\nweight = 2000";
         let config = Config::parse(text).unwrap();
         assert_eq!(Config::parse(&config.to_string()), Ok(config));
     }

@@ -5,5 +5,6 @@
 pub mod api;
 pub mod link;
 mod messages;
+mod requests;
 pub mod sockets;
 mod status;

@@ -2,9 +2,10 @@
 //!
 //! `latency`, `throughput` and `memory` run whole clusters of real processes; `fanout` runs a real
 //! coordinator with simulated agents in this process; `journal` measures the store alone and
-//! `restart` a coordinator over a long one. `history` makes the records that both need, `usage`
+//! `restart` a coordinator over a long one; `core` the scheduler without any of it. `history` makes the records that both need, `usage`
 //! reads what processes use, `report` reduces and prints.
 
+pub mod core;
 pub mod fanout;
 pub mod history;
 pub mod journal;
@@ -39,13 +40,22 @@ pub enum What {
     Memory,
     /// Plans to 1,024 agents, and the price of their heartbeats.
     Fanout,
+    /// One event of the scheduler alone, with thousands of jobs waiting.
+    Core,
     /// Each of these.
     All,
 }
 
 impl What {
-    const EACH: [Self; 6] =
-        [Self::Latency, Self::Throughput, Self::Journal, Self::Restart, Self::Memory, Self::Fanout];
+    const EACH: [Self; 7] = [
+        Self::Latency,
+        Self::Throughput,
+        Self::Journal,
+        Self::Restart,
+        Self::Memory,
+        Self::Fanout,
+        Self::Core,
+    ];
 
     /// Its word on the command line.
     #[must_use]
@@ -57,6 +67,7 @@ impl What {
             Self::Restart => "restart",
             Self::Memory => "memory",
             Self::Fanout => "fanout",
+            Self::Core => "core",
             Self::All => "all",
         }
     }
@@ -87,6 +98,7 @@ async fn measure(subject: What, binaries: &Binaries) -> anyhow::Result<Vec<Figur
         What::Restart => Box::pin(restart::measure(binaries)).await,
         What::Memory => Box::pin(memory::measure(binaries)).await,
         What::Fanout => Box::pin(fanout::measure(binaries)).await,
+        What::Core => core::measure(),
         What::All => Ok(Vec::new()),
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tempfile::TempDir;
-use tidegate_model::{Bytes, GpuCount, JobSpec, Span, TaskLayout};
+use tidegate_model::{Bytes, GpuCount, JobSpec, Span, TaskLayout, WhileWaiting};
 use tidegate_proto::v1;
 
 use crate::binaries::Binaries;
@@ -37,7 +37,10 @@ impl Plan {
         Self {
             gpus: vec![gpus; count],
             coordinator: String::new(),
-            policy: "restart_backoff = \"100ms\"".to_owned(),
+            // A gang may have all of a small cluster, and what is killed often makes no progress.
+            policy: "restart_backoff = \"100ms\"\ngang_cap = \"100 %\"\n\
+                     no_progress_limit = 1000000"
+                .to_owned(),
             heartbeat: "1s".to_owned(),
         }
     }
@@ -291,6 +294,12 @@ impl Cluster {
             max_restarts: 5,
             checkpoint_dir: None,
             log_cap: Bytes(1 << 20),
+            gpu_type: None,
+            max_blocks: None,
+            own_order: 0,
+            while_waiting: WhileWaiting::Free,
+            checkpoint: None,
+            after: Vec::new(),
         }
     }
 

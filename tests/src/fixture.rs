@@ -69,7 +69,15 @@ pub fn text(books: &Books) -> String {
             &node.facts;
         text += &format!("{} {} {boot_id} {gpu_note} {address} {block}", node.id, node.name);
         text += &format!(" {memory} {cpus}");
-        text += &format!(" {only_user:?} {:?} {:?}\n", node.drain, node.held);
+        // A drain as its record was printed then.
+        let drain = node.drain.as_ref().map(|drain| {
+            format!(
+                "Drain {{ by: {:?}, reason: {:?}, since: {:?} }}",
+                drain.by, drain.reason, drain.since
+            )
+        });
+        let drain = drain.map_or_else(|| "None".to_owned(), |drain| format!("Some({drain})"));
+        text += &format!(" {only_user:?} {drain} {:?}\n", node.held);
         for gpu in gpus {
             text += &format!("  {} {} {}\n", gpu.uuid, gpu.product, gpu.memory);
         }
@@ -147,11 +155,13 @@ fn run() -> v1::Run {
         master_port: 29_500,
         checkpoint_dir: "/c".into(),
         log_cap_bytes: 7,
+        save: None,
     }
 }
 
 fn seen(state: v1::task_seen::State) -> v1::TaskReport {
-    v1::TaskReport { task: "job-1.1.0".into(), seen: Some(v1::TaskSeen { state: Some(state) }) }
+    let seen = Some(v1::TaskSeen { state: Some(state) });
+    v1::TaskReport { task: "job-1.1.0".into(), seen, save: None, commit: None }
 }
 
 fn reports() -> Vec<v1::TaskReport> {

@@ -1,23 +1,29 @@
 //! One short history that meets every kind of decision, for suites that must see them all.
 
-use scheduler_core::{Event, Policy};
+use scheduler_core::{AccountRequest, Amount, Cut, Event, JobRequest, Policy, Role, Sharing, Size};
 use tidegate_coordinator::engine::{Engine, EngineError};
 use tidegate_coordinator::journal::Journal;
 use tidegate_coordinator::store;
 use tidegate_model::{
-    AttemptId, Bytes, ClusterId, Gpu, GpuCount, JobId, JobSpec, NodeFacts, Span, SubmitKey,
-    TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
+    AttemptId, Bytes, CheckpointOffer, ClusterId, Commit, DecisionSeq, Gpu, GpuCount, JobId,
+    JobSpec, NodeFacts, NodeName, SaveDelivery, SaveSeen, SaveTarget, Span, SubmitKey, TaskExit,
+    TaskId, TaskLayout, TaskSeen, Timestamp, UserId, WhileWaiting,
 };
 
 /// An engine over the journal, at the later of its newest instant and `now`; a new store has the
-/// default policy.
+/// default policy, but that a gang may have all of a small cluster.
 ///
 /// # Errors
 /// If the journal fails.
 pub fn start<J: Journal>(journal: J, now: Timestamp) -> Result<Engine<J>, EngineError> {
     let restored = store::restore(&journal)?;
     let at = restored.last.max(now);
-    Engine::start(journal, restored, at, &Policy::default())
+    Engine::start(journal, restored, at, &policy())
+}
+
+fn policy() -> Policy {
+    let sharing = Sharing { gang_cap: 1_000_000, ..Sharing::default() };
+    Policy { sharing, ..Policy::default() }
 }
 
 /// The cluster it happens in.
@@ -56,6 +62,12 @@ fn spec(gpus: u32) -> JobSpec {
         max_restarts: 1,
         checkpoint_dir: Some("/c".into()),
         log_cap: Bytes(1 << 20),
+        gpu_type: None,
+        max_blocks: None,
+        own_order: 0,
+        while_waiting: WhileWaiting::Free,
+        checkpoint: None,
+        after: Vec::new(),
     }
 }
 
@@ -70,54 +82,247 @@ pub fn submit(key: u128, gpus: u32) -> Event {
 #[must_use]
 pub fn report(complete: bool, tasks: Vec<(TaskId, TaskSeen)>) -> Event {
     let facts = complete.then(facts);
-    Event::NodeReported { node: "node-a".parse().expect("valid"), complete, facts, tasks }
+    Event::NodeReported {
+        node: "node-a".parse().expect("valid"),
+        complete,
+        facts,
+        tasks,
+        saves: vec![],
+        commits: vec![],
+    }
 }
 
 fn task(job: u64, number: u32, index: u32) -> TaskId {
     TaskId { attempt: AttemptId { job: JobId(job), number }, index }
 }
 
-/// A history that meets every kind of decision: instants and events.
+/// The account of [`submit`], with everything the cluster has.
+#[must_use]
+pub fn accounts() -> Vec<Event> {
+    vec![
+        set("default", Size::Share(0), Cut::Now),
+        set("a", Size::Share(1_000_000), Cut::Now),
+        set("a/b", Size::Share(600_000), Cut::Now),
+    ]
+}
+
+fn set(account: &str, size: Size, cut: Cut) -> Event {
+    by(0, AccountRequest::Set { account: account.parse().expect("valid"), size, cut })
+}
+
+fn by(user: u32, request: AccountRequest) -> Event {
+    Event::AccountRequested { by: UserId(user), request }
+}
+
+/// Free work of 8 GPUs that can save.
+fn submit_free(key: u128) -> Event {
+    let checkpoint = Some(CheckpointOffer {
+        signal: None,
+        target: SaveTarget::Task,
+        grace: Span::minutes(1),
+        bytes: None,
+        storage: "scratch".parse().expect("valid"),
+        saved_codes: vec![85],
+    });
+    let layout = TaskLayout::PerNode;
+    let spec = JobSpec { min_runtime: Span::ZERO, checkpoint, layout, ..spec(8) };
+    Event::JobSubmitted { key: SubmitKey(key), user: UserId(1000), spec: Box::new(spec) }
+}
+
+/// Ordinary work of the whole node for 8 h.
+fn submit_large(key: u128) -> Event {
+    let spec = JobSpec { min_runtime: Span::hours(4), layout: TaskLayout::PerNode, ..spec(8) };
+    Event::JobSubmitted { key: SubmitKey(key), user: UserId(1000), spec: Box::new(spec) }
+}
+
+fn asked(job: JobId, request: JobRequest) -> Event {
+    Event::JobRequested { job, by: UserId(0), request }
+}
+
+/// The node says how far a save came, and what was committed.
+fn saved(of: TaskId, seen: TaskSeen, request: u64, step: Option<u64>) -> Event {
+    let request = DecisionSeq(request);
+    let commit =
+        |step| Commit { step, path: format!("/c/{step}"), bytes: Bytes(7), request: Some(request) };
+    Event::NodeReported {
+        node: "node-a".parse().expect("valid"),
+        complete: false,
+        facts: None,
+        tasks: vec![(of, seen)],
+        saves: vec![(of, SaveSeen { request, delivery: SaveDelivery::Signalled { ranks: 8 } })],
+        commits: step.map(|step| (of, commit(step))).into_iter().collect(),
+    }
+}
+
+fn ended(exit: TaskExit) -> TaskSeen {
+    TaskSeen::Ended { exit, released: true, ran: Span(5) }
+}
+
+/// Two tasks of job 1 in one state.
+fn both(number: u32, seen: &TaskSeen) -> Event {
+    report(false, vec![(task(1, number, 0), seen.clone()), (task(1, number, 1), seen.clone())])
+}
+
+/// A history that meets nearly every kind of decision: instants and events.
 #[must_use]
 pub fn history() -> Vec<(u64, Event)> {
-    let node = || "node-a".parse().expect("valid");
-    let root = UserId(0);
-    let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(5) };
-    let running = |number| {
-        vec![(task(1, number, 0), TaskSeen::Running), (task(1, number, 1), TaskSeen::Running)]
-    };
-    let prepared = |number| {
-        let seen = TaskSeen::Prepared { port: 29_500 };
-        vec![(task(1, number, 0), seen.clone()), (task(1, number, 1), seen)]
-    };
+    let mut history = first_day();
+    history.extend(money());
+    history.extend(displacement());
+    history.extend(waiting());
     let day = Span::hours(24).0;
-    vec![
-        (1, Event::PolicyChanged(Policy { admins: [UserId(5)].into(), ..Policy::default() })),
+    history.extend([
+        (16 * day, Event::DeadlineReached),
+        (16 * day + 1, Event::NodeDeclaredLost { node: node(), by: UserId(0) }),
+        (16 * day + 2, Event::CancelRequested { job: JobId(4), by: UserId(0) }),
+        (24 * day, Event::DeadlineReached),
+        (24 * day + 1, Event::NodeRemovalRequested { node: node(), by: UserId(0) }),
+        (24 * day + 2, by(0, AccountRequest::Delete { account: "a/c".parse().expect("valid") })),
+    ]);
+    history
+}
+
+fn node() -> NodeName {
+    "node-a".parse().expect("valid")
+}
+
+fn first_day() -> Vec<(u64, Event)> {
+    let root = UserId(0);
+    let prepared = TaskSeen::Prepared { port: 29_500 };
+    let sharing = Sharing { patience: Span::hours(2), ..policy().sharing };
+    let never = || ended(TaskExit::NeverStarted("stopped".into()));
+    let mut never_started: Vec<_> = (0..8).map(|index| (task(2, 1, index), never())).collect();
+    never_started.push((task(3, 1, 0), never()));
+    let mut history: Vec<_> = vec![
+        (1, Event::PolicyChanged(Policy { admins: [UserId(5)].into(), sharing, ..policy() })),
         (2, report(true, vec![])),
+    ];
+    history.extend(accounts().into_iter().map(|event| (2, event)));
+    history.extend([
         (3, submit(1, 2)),
         (4, submit(2, 8)),
-        (5, report(false, prepared(1))),
-        (6, report(false, running(1))),
+        (5, both(1, &prepared)),
+        (6, both(1, &TaskSeen::Running)),
         (7, report(false, vec![(task(1, 1, 1), ended(TaskExit::Exited(3)))])),
         (8, report(false, vec![(task(1, 1, 0), ended(TaskExit::Signaled(15)))])),
         (2000, Event::DeadlineReached),
-        (2001, report(false, prepared(2))),
-        (2002, report(false, running(2))),
-        (2003, Event::DrainRequested { node: node(), by: root, reason: "fans".into() }),
+        (2001, both(2, &prepared)),
+        (2002, both(2, &TaskSeen::Running)),
+        (
+            2003,
+            Event::DrainRequested {
+                node: node(),
+                by: root,
+                reason: "fans".into(),
+                wanted_by: Some(Timestamp(9000)),
+            },
+        ),
         (2004, report(false, vec![(task(1, 2, 0), ended(TaskExit::Lost("gone".into())))])),
         (2005, report(false, vec![(task(1, 2, 1), ended(TaskExit::NeverStarted("no".into())))])),
         (2006, Event::ResumeRequested { node: node(), by: root }),
         (2007, Event::CancelRequested { job: JobId(1), by: UserId(1000) }),
         (2008, Event::CancelRequested { job: JobId(2), by: root }),
-        (
-            2009,
-            report(
-                false,
-                vec![(task(1, 3, 0), TaskSeen::Missing), (task(1, 3, 1), TaskSeen::Missing)],
-            ),
-        ),
+        (2009, both(2, &TaskSeen::Missing)),
         (2010, submit(3, 1)),
-        (8 * day, Event::DeadlineReached),
-        (8 * day + 1, Event::NodeDeclaredLost { node: node(), by: root }),
+        (2011, Event::CancelRequested { job: JobId(3), by: root }),
+        (2012, report(false, never_started)),
+    ]);
+    history
+}
+
+/// Accounts made, cut, asked for and divided.
+fn money() -> Vec<(u64, Event)> {
+    let path = |path: &str| path.parse().expect("valid");
+    let hours = Amount::gpu_hours;
+    let events = [
+        set("a/c", Size::Fixed(hours(100)), Cut::Now),
+        set("a/c", Size::Fixed(hours(80)), Cut::Gradual),
+        by(
+            0,
+            AccountRequest::Transfer {
+                from: path("a/b"),
+                to: path("a/c"),
+                amount: hours(10),
+                permanent: false,
+            },
+        ),
+        by(
+            1000,
+            AccountRequest::Ask {
+                account: path("a/c"),
+                size: Size::Fixed(hours(90)),
+                reason: "more".into(),
+            },
+        ),
+        by(5, AccountRequest::Answer { account: path("a/c"), asked_by: UserId(1000), grant: true }),
+        by(
+            1000,
+            AccountRequest::Ask { account: path("a/b"), size: Size::Share(9), reason: "x".into() },
+        ),
+        by(
+            0,
+            AccountRequest::SetRole {
+                account: Some(path("a")),
+                user: UserId(1000),
+                role: Some(Role::Member),
+            },
+        ),
+        by(0, AccountRequest::SetRole { account: None, user: UserId(7), role: Some(Role::Reader) }),
+        by(0, AccountRequest::SetRole { account: None, user: UserId(7), role: None }),
+    ];
+    events.into_iter().map(|event| (3000, event)).collect()
+}
+
+/// Free work gives way to protected work, saves, and comes back.
+fn displacement() -> Vec<(u64, Event)> {
+    let prepared = TaskSeen::Prepared { port: 29_500 };
+    let free = task(4, 1, 0);
+    let heir = task(5, 1, 0);
+    let one = |of, seen| report(false, vec![(of, seen)]);
+    vec![
+        (4000, submit_free(4)),
+        (4001, one(free, prepared.clone())),
+        (4002, one(free, TaskSeen::Running)),
+        (4003, saved(free, TaskSeen::Running, 1, Some(1))),
+        (5000, submit_large(5)),
+        (5001, saved(free, TaskSeen::Running, 1, Some(2))),
+        (6000, saved(free, ended(TaskExit::Exited(85)), 1, None)),
+        (6001, one(heir, prepared)),
+        (6002, one(heir, TaskSeen::Running)),
+        (6003, asked(JobId(4), JobRequest::Park)),
+        (6004, asked(JobId(4), JobRequest::Release)),
+    ]
+}
+
+/// Who waits long has nodes promised; protection ends, and the account comes to its limit.
+fn waiting() -> Vec<(u64, Event)> {
+    let hour = Span::hours(1).0;
+    let prepared = TaskSeen::Prepared { port: 29_500 };
+    let one = |of, seen| report(false, vec![(of, seen)]);
+    let again = task(4, 2, 0);
+    vec![
+        (7000, submit_large(6)),
+        (7001, asked(JobId(6), JobRequest::AllowElder)),
+        // Heard now and then, the node stays in service.
+        (3 * hour, report(false, vec![])),
+        (3 * hour + 1, asked(JobId(6), JobRequest::DropReservation)),
+        (5 * hour, report(false, vec![])),
+        (5 * hour + 1, set("a/b", Size::Share(10_000), Cut::Now)),
+        (5 * hour + 2, set("a/b", Size::Share(600_000), Cut::Now)),
+        (5 * hour + 3, Event::CancelRequested { job: JobId(6), by: UserId(0) }),
+        (5 * hour + 4, one(task(5, 1, 0), ended(TaskExit::Exited(0)))),
+        (5 * hour + 5, one(again, prepared)),
+        (5 * hour + 6, one(again, TaskSeen::Running)),
+        (
+            5 * hour + 7,
+            Event::DrainRequested {
+                node: node(),
+                by: UserId(0),
+                reason: "fans".into(),
+                wanted_by: None,
+            },
+        ),
+        (5 * hour + 8, Event::ResumeRequested { node: node(), by: UserId(0) }),
+        (5 * hour + 9, saved(again, ended(TaskExit::Exited(85)), 1, Some(3))),
     ]
 }

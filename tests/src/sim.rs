@@ -9,7 +9,10 @@ mod checks;
 mod coordinator;
 mod disk;
 mod faults;
+mod people;
+mod saving;
 mod starter;
+mod watch;
 mod world;
 
 use std::collections::BTreeMap;
@@ -35,11 +38,17 @@ pub enum Planted {
     ReleasedTooEarly,
     /// The coordinator takes a node's silence for its loss.
     SilenceIsLoss,
+    /// What was promised to an attempt that is displaced stays promised.
+    PledgeKept,
+    /// An attempt is asked to save inside its protected time.
+    ProtectedAsked,
+    /// A commit counts whose attempt can commit no more.
+    ClosedCommits,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::PublishBeforeAppend,
         Self::SyncDropped,
         Self::GenerationIgnored,
@@ -47,6 +56,9 @@ impl Planted {
         Self::IntentAfterSpawn,
         Self::ReleasedTooEarly,
         Self::SilenceIsLoss,
+        Self::PledgeKept,
+        Self::ProtectedAsked,
+        Self::ClosedCommits,
     ];
 }
 
@@ -111,5 +123,6 @@ pub fn required_coverage() -> Vec<String> {
     let states = scheduler_core::AttemptState::LIVE.iter().map(|state| format!("state {state:?}"));
     let nodes = ["Unconfirmed", "Ready", "Draining", "Drained", "Unreachable"];
     let nodes = nodes.iter().map(|state| format!("node {state}"));
-    faults.chain(states).chain(nodes).collect()
+    let decisions = watch::MET.iter().map(|decision| format!("decision {decision}"));
+    faults.chain(states).chain(nodes).chain(decisions).collect()
 }

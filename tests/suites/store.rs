@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may fail as the test itself does")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use tidegate_coordinator::engine::{Answer, Engine};
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink, codec, snapshot};
 use tidegate_coordinator::store;
-use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, Timestamp};
+use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, Timestamp, UserId};
 
 fn start(journal: RedbJournal) -> Engine<RedbJournal> {
     history::start(journal, Timestamp(0)).unwrap()
@@ -28,7 +29,7 @@ fn at_every_prefix_snapshot_and_journal_restore_equal_books() {
     let mut engine = start(in_memory());
     for (at, event) in history() {
         engine.turn(Timestamp(at), std::slice::from_ref(&event)).unwrap();
-        assert_eq!(engine.core().audit(), [], "after {event:?}");
+        assert_eq!(engine.core().audit(engine.now()), [], "after {event:?}");
         let stamp = Stamp { at: engine.now(), seq: engine.last_seq() };
         let bytes = snapshot::encode(stamp, engine.core().books());
         let (read, books) = snapshot::decode(stamp.seq, &bytes).unwrap();
@@ -52,6 +53,77 @@ fn at_every_prefix_snapshot_and_journal_restore_equal_books() {
 }
 
 #[test]
+fn the_history_of_these_tests_meets_nearly_every_kind_of_decision() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let mut engine = start(RedbJournal::open(&path, CLUSTER).unwrap());
+    for (at, event) in history() {
+        engine.turn(Timestamp(at), &[event]).unwrap();
+    }
+    drop(engine);
+    let mut met = BTreeSet::new();
+    let journal = RedbJournal::open(&path, CLUSTER).unwrap();
+    journal
+        .read(DecisionSeq(1), &mut |seq, bytes| {
+            let decisions = codec::decode(seq, bytes)?.decisions;
+            let kind = |told: String| told.split(['(', ' ']).next().unwrap_or_default().to_owned();
+            met.extend(decisions.iter().map(|decision| kind(format!("{decision:?}"))));
+            Ok(())
+        })
+        .unwrap();
+    let missed: Vec<_> = KINDS.into_iter().filter(|kind| !met.contains(*kind)).collect();
+    // The simulation meets these.
+    assert_eq!(missed, ["SaveWithdrawn", "ReservationMoved"]);
+    assert!(met.iter().all(|kind| KINDS.contains(&kind.as_str())), "{met:?}");
+}
+
+/// Decisions that are journaled.
+const KINDS: [&str; 42] = [
+    "EpochBegan",
+    "PolicySet",
+    "NodeAdmitted",
+    "NodeRefreshed",
+    "NodeRemoved",
+    "DrainBegan",
+    "DrainEnded",
+    "JobAccepted",
+    "JobCancelled",
+    "JobRequeued",
+    "JobEnded",
+    "JobForgotten",
+    "JobParked",
+    "JobUnparked",
+    "AttemptPlanned",
+    "AttemptGranted",
+    "AttemptRunning",
+    "AttemptEnded",
+    "StandingChanged",
+    "StopOrdered",
+    "SaveOrdered",
+    "SaveWithdrawn",
+    "SaveAdmitted",
+    "CheckpointCommitted",
+    "CommitsClosed",
+    "TaskPrepared",
+    "TaskStarted",
+    "TaskEnded",
+    "TaskReleased",
+    "AccountMade",
+    "AccountDeleted",
+    "BudgetSet",
+    "BudgetTransferred",
+    "BudgetAsked",
+    "BudgetAnswered",
+    "RoleSet",
+    "LimitCrossed",
+    "ElderNamed",
+    "ElderAllowed",
+    "ReservationMade",
+    "ReservationMoved",
+    "ReservationDropped",
+];
+
+#[test]
 fn a_new_store_has_its_policy_from_its_first_append_and_keeps_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
@@ -73,9 +145,16 @@ fn a_snapshot_and_the_records_after_it_are_enough() {
     let path = dir.path().join("store.redb");
     let mut engine = start(RedbJournal::open(&path, CLUSTER).unwrap());
     engine.turn(Timestamp(1), &[report(true, vec![])]).unwrap();
-    // Each submit leaves a record; the third snapshot drops what only the first needed.
-    for turn in 0..155_u128 {
-        let events: Vec<_> = (0..200).map(|key| submit(turn * 200 + key, 8)).collect();
+    engine.turn(Timestamp(1), &history::accounts()).unwrap();
+    // Each submit and each cancel leaves a record; the third snapshot drops what only the first
+    // needed.
+    for turn in 0..155_u64 {
+        let one = |at: u64| {
+            let job = turn * 100 + at;
+            let cancel = Event::CancelRequested { job: JobId(job), by: UserId(0) };
+            [submit(job.into(), 8), cancel]
+        };
+        let events: Vec<_> = (1..=100).flat_map(one).collect();
         engine.turn(Timestamp(2), &events).unwrap();
         engine.snapshot_if_due().unwrap();
     }
@@ -201,8 +280,9 @@ fn a_turn_that_is_not_durable_answers_nobody_and_is_not_there_after_the_restart(
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     let inner = RedbJournal::open(&path, CLUSTER).unwrap();
-    let mut engine = history::start(Filling { inner, room: 3 }, Timestamp(0)).unwrap();
+    let mut engine = history::start(Filling { inner, room: 4 }, Timestamp(0)).unwrap();
     engine.turn(Timestamp(1), &[report(true, vec![])]).unwrap();
+    engine.turn(Timestamp(1), &history::accounts()).unwrap();
     let outcome = engine.turn(Timestamp(2), &[submit(1, 1)]).unwrap();
     assert_eq!(outcome.answers, [Answer::Submitted { job: JobId(1), repeated: false }]);
     assert!(engine.turn(Timestamp(3), &[submit(2, 1)]).is_err());

@@ -18,9 +18,10 @@ const MAX_LINES: usize = 600;
 
 /// Each package with those of this workspace that it may depend on. Absent on purpose: an agent or
 /// a command line that knows the scheduler, and a scheduler that knows the wire.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("tidegate-model", &[]),
     ("scheduler-core", &["tidegate-model"]),
+    ("simulator", &["tidegate-model", "scheduler-core"]),
     ("tidegate-proto", &["tidegate-model"]),
     ("tidegate-coordinator", &["tidegate-model", "scheduler-core", "tidegate-proto"]),
     ("tidegate-agent", &["tidegate-model", "tidegate-proto"]),
@@ -252,9 +253,10 @@ fn readme_lists_every_variable_of_a_task() {
         master_port: 1,
         checkpoint_dir: "/".to_owned(),
         log_cap: Bytes(1),
+        save: None,
     };
     let here = Path::new("/");
-    let places = Places { preempt_file: here, socket: here, home: "/", user: "a" };
+    let places = Places { preempt_file: here, socket: Some(here), home: "/", user: "a" };
     let variables = environment("job-1.1.0".parse().expect("an id"), &launch, places);
     let readme = text("README.md");
     let missing = variables.keys().filter(|name| !quoted(&readme).any(|word| word == *name));

@@ -3,16 +3,17 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use scheduler_core::{Event, Job, JobState};
-use tidegate_model::{AttemptId, JobId, NodeName, TaskId, UserId};
-use tidegate_proto::{MAX_LOG_READ, parsed, required, v1};
+use scheduler_core::{Event, Job, JobState, Refusal};
+use tidegate_model::{AttemptId, JobId, JobSpec, NodeName, TaskId, Timestamp, UserId};
+use tidegate_proto::{MAX_LOG_READ, optional, parsed, required, v1};
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
 use super::link::{Links, LogError, log_ask};
-use super::{messages, status};
+use super::{messages, requests, status};
 use crate::engine::Answer;
 use crate::thread::{Handle, Message};
+use crate::translate::{policy, policy_message};
 use crate::view::View;
 
 /// Most jobs in one page of a list.
@@ -54,6 +55,11 @@ impl Api {
         // A full channel wakes the engine as well as a message would.
         let wake = || drop(self.engine.send(Message::ViewWanted));
         self.engine.views.fresh(wake).await.map_err(|error| status::busy(&error))
+    }
+
+    async fn change(&self, event: Event) -> Result<Response<v1::ChangeReply>, Status> {
+        let answer = status::ask(&self.engine, event).await?;
+        Ok(Response::new(v1::ChangeReply { changed: answer == Answer::Changed }))
     }
 
     async fn log_of(&self, uid: UserId, ask: v1::ReadLogRequest) -> Result<LogPlace, Status> {
@@ -184,11 +190,11 @@ impl v1::tidegate_server::Tidegate for Api {
         find(&view, id)?;
         let explained = view.core.explain(view.at, id);
         let explained = explained.ok_or_else(|| Status::internal("a known job has a reason"))?;
-        let numbers = explained.numbers.iter().map(|(name, value)| ((*name).to_owned(), *value));
+        let numbers = messages::numbers(&explained);
         Ok(Response::new(v1::ExplainReply {
             job: id.to_string(),
             reason: messages::reason(explained.reason).to_owned(),
-            numbers: numbers.collect(),
+            numbers,
             lines: explained.lines,
         }))
     }
@@ -231,7 +237,7 @@ impl v1::tidegate_server::Tidegate for Api {
     ) -> Result<Response<v1::ListNodesReply>, Status> {
         let view = self.view().await?;
         let nodes = view.core.books().nodes.values();
-        let nodes = nodes.map(|node| messages::node(&view, node)).collect();
+        let nodes = nodes.map(|node| messages::nodes::node(&view, node)).collect();
         Ok(Response::new(v1::ListNodesReply { nodes }))
     }
 
@@ -240,11 +246,11 @@ impl v1::tidegate_server::Tidegate for Api {
         request: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainReply>, Status> {
         let by = caller(&request)?;
-        let v1::DrainRequest { node, reason } = request.into_inner();
-        let node = node_name(&node)?;
-        status::ask(&self.engine, Event::DrainRequested { node: node.clone(), by, reason }).await?;
-        let tasks_left = tasks_on(&*self.view().await?, &node);
-        Ok(Response::new(v1::DrainReply { tasks_left }))
+        let v1::DrainRequest { node, reason, wanted_by_ms } = request.into_inner();
+        let (node, wanted_by) = (node_name(&node)?, wanted_by_ms.map(Timestamp));
+        let event = Event::DrainRequested { node: node.clone(), by, reason, wanted_by };
+        status::ask(&self.engine, event).await?;
+        Ok(Response::new(messages::nodes::drain(&*self.view().await?, &node, wanted_by)))
     }
 
     async fn resume(
@@ -273,6 +279,113 @@ impl v1::tidegate_server::Tidegate for Api {
         _request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusReply>, Status> {
         Ok(Response::new(messages::status(&*self.view().await?)))
+    }
+
+    async fn remove_node(
+        &self,
+        request: Request<v1::RemoveNodeRequest>,
+    ) -> Result<Response<v1::RemoveNodeReply>, Status> {
+        let by = caller(&request)?;
+        let node = node_name(&request.into_inner().node)?;
+        status::ask(&self.engine, Event::NodeRemovalRequested { node, by }).await?;
+        Ok(Response::new(v1::RemoveNodeReply {}))
+    }
+
+    async fn dry_run(
+        &self,
+        request: Request<v1::DryRunRequest>,
+    ) -> Result<Response<v1::DryRunReply>, Status> {
+        let user = caller(&request)?;
+        let malformed = |error| status::malformed(&error);
+        let spec = required(request.into_inner().spec, "DryRunRequest.spec").map_err(malformed)?;
+        let spec: JobSpec = spec.try_into().map_err(malformed)?;
+        let view = self.view().await?;
+        // It works on copies of the core: long enough to keep other requests waiting.
+        let rehearsed =
+            tokio::task::spawn_blocking(move || view.core.dry_run(view.at, user, &spec));
+        let runs = rehearsed.await.map_err(|_panic| Status::internal("the dry run failed"))?;
+        let runs = runs.map_err(|refusal| status::refused(&refusal))?;
+        let runs = runs.iter().map(messages::dry_run).collect();
+        Ok(Response::new(v1::DryRunReply { runs }))
+    }
+
+    async fn change_job(
+        &self,
+        request: Request<v1::ChangeJobRequest>,
+    ) -> Result<Response<v1::ChangeReply>, Status> {
+        let by = caller(&request)?;
+        let v1::ChangeJobRequest { job, change } = request.into_inner();
+        let job = job_id(&job)?;
+        let request = requests::job(change).map_err(|error| status::malformed(&error))?;
+        self.change(Event::JobRequested { job, by, request }).await
+    }
+
+    async fn list_accounts(
+        &self,
+        request: Request<v1::ListAccountsRequest>,
+    ) -> Result<Response<v1::ListAccountsReply>, Status> {
+        let below = optional(&request.into_inner().below, "ListAccountsRequest.below");
+        let below = below.map_err(|error| status::malformed(&error))?;
+        let reply = messages::accounts::accounts(&*self.view().await?, below.as_ref());
+        match below {
+            Some(path) if reply.accounts.is_empty() => {
+                Err(status::refused(&Refusal::NoSuchAccount {
+                    given: path.to_string(),
+                    why: "not known here; `tidegate accounts` lists them".to_owned(),
+                }))
+            }
+            Some(_) | None => Ok(Response::new(reply)),
+        }
+    }
+
+    async fn change_account(
+        &self,
+        request: Request<v1::ChangeAccountRequest>,
+    ) -> Result<Response<v1::ChangeReply>, Status> {
+        let by = caller(&request)?;
+        let request = requests::account(request.into_inner());
+        let request = request.map_err(|error| status::malformed(&error))?;
+        self.change(Event::AccountRequested { by, request }).await
+    }
+
+    async fn get_policy(
+        &self,
+        _request: Request<v1::GetPolicyRequest>,
+    ) -> Result<Response<v1::GetPolicyReply>, Status> {
+        let policy = Some(policy_message(&self.view().await?.core.books().policy));
+        Ok(Response::new(v1::GetPolicyReply { policy }))
+    }
+
+    async fn set_policy(
+        &self,
+        request: Request<v1::SetPolicyRequest>,
+    ) -> Result<Response<v1::ChangeReply>, Status> {
+        let by = caller(&request)?;
+        if !self.view().await?.core.books().policy.is_admin(by) {
+            return Err(status::refused(&Refusal::AdminOnly));
+        }
+        let malformed = |error| status::malformed(&error);
+        let given = required(request.into_inner().policy, "SetPolicyRequest.policy");
+        let given = given.map_err(malformed)?;
+        required(given.sharing.as_ref(), "Policy.sharing").map_err(malformed)?;
+        let policy = policy(given).map_err(malformed)?;
+        policy.check().map_err(|why| status::refused(&Refusal::CannotHold { why }))?;
+        self.change(Event::PolicyChanged(policy)).await
+    }
+
+    async fn report(
+        &self,
+        request: Request<v1::ReportRequest>,
+    ) -> Result<Response<v1::ReportReply>, Status> {
+        let v1::ReportRequest { weeks, below } = request.into_inner();
+        let below = optional(&below, "ReportRequest.below");
+        let below = below.map_err(|error| status::malformed(&error))?;
+        let view = self.view().await?;
+        // It looks at every attempt that is kept: long enough to keep other requests waiting.
+        let reply =
+            tokio::task::spawn_blocking(move || messages::report::report(&view, weeks, below));
+        let reply = reply.await.map_err(|_panic| Status::internal("the report failed"))?;
+        Ok(Response::new(reply.map_err(|refusal| status::refused(&refusal))?))
     }
 }
 

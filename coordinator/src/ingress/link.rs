@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use scheduler_core::Event;
 use tidegate_model::{ClusterId, Epoch, NodeName, TaskId};
-use tidegate_proto::link::{Hello, NodePlan, Report};
+use tidegate_proto::link::{Hello, NodeFacts, NodePlan, Report, TaskReport};
 use tidegate_proto::{required, v1};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, WatchStream};
@@ -255,9 +255,25 @@ impl Listening {
         if !complete && facts.is_none() && tasks.is_empty() {
             return None;
         }
-        let (node, tasks) = (self.node.clone(), tasks.into_iter().collect());
-        Some(Event::NodeReported { node, complete, facts, tasks })
+        Some(reported(self.node.clone(), complete, facts, tasks))
     }
+}
+
+/// The event of a report that says something.
+#[must_use]
+pub fn reported(
+    node: NodeName,
+    complete: bool,
+    facts: Option<NodeFacts>,
+    reports: BTreeMap<TaskId, TaskReport>,
+) -> Event {
+    let (mut tasks, mut saves, mut commits) = (Vec::new(), Vec::new(), Vec::new());
+    for (task, TaskReport { seen, save, commit }) in reports {
+        tasks.push((task, seen));
+        saves.extend(save.map(|save| (task, save)));
+        commits.extend(commit.map(|commit| (task, commit)));
+    }
+    Event::NodeReported { node, complete, facts, tasks, saves, commits }
 }
 
 /// A read of a task's log.

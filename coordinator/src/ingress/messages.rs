@@ -1,12 +1,19 @@
 //! Views as messages.
 
-use scheduler_core::{
-    Attempt, AttemptState, Explanation, Job, JobOutcome, JobState, Node, NodeState, Outcome,
-    Reason, Task,
-};
-use tidegate_model::{NodeId, TaskSeen};
-use tidegate_proto::v1;
+pub(super) mod accounts;
+pub(super) mod nodes;
+pub(super) mod report;
 
+use std::collections::HashMap;
+
+use scheduler_core::{
+    Attempt, AttemptState, Committed, DryRun, Explanation, Job, JobOutcome, JobState, NodeState,
+    Outcome, ParkReason, Reason, Reservation, SaveOrder, SaveReason, Task, totals,
+};
+use tidegate_model::NodeId;
+use tidegate_proto::{amount_bytes, v1};
+
+use crate::translate::standing_message;
 use crate::view::View;
 
 pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
@@ -14,6 +21,7 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         JobState::Ended { at, .. } => Some(at.0),
         JobState::Pending { .. } | JobState::Active { .. } => None,
     };
+    let active = job.active_attempt().filter(|attempt| attempt.is_live());
     v1::JobView {
         job: job.id.to_string(),
         uid: job.user.0,
@@ -24,7 +32,80 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         attempts: job.attempts.iter().map(|attempt| attempt_view(view, attempt)).collect(),
         cancel_requested: job.cancelled_by.is_some(),
         reason: String::new(),
+        account: view.core.books().accounts.name(job.account),
+        standing: active.map_or(0, |attempt| standing_message(attempt.standing).into()),
+        promised_until_ms: active.and_then(|attempt| attempt.promised_until).map(|at| at.0),
+        parked: job.parked.map(park_words).unwrap_or_default(),
+        elder_since_ms: job.elder.map(|at| at.0),
+        elder_allowed: job.elder_allowed,
+        reservation: job.reservation.as_ref().map(|held| reservation(view, held)),
+        commit: job.commit.as_ref().map(commit),
+        waits_for: job.waits_for.iter().map(ToString::to_string).collect(),
+        waits_since_ms: job.waits_since.0,
+        stalled: job.stalled,
     }
+}
+
+fn park_words(why: ParkReason) -> String {
+    match why {
+        ParkReason::Asked { by } => format!("by {by}"),
+        ParkReason::NoProgress { attempts } => {
+            format!("{attempts} attempts in a row ended without a new commit")
+        }
+        ParkReason::DependencyFailed { job } => {
+            format!("{job}, which it waits for, did not end as it must")
+        }
+    }
+}
+
+fn reservation(view: &View, held: &Reservation) -> v1::ReservationView {
+    let nodes = held
+        .nodes
+        .iter()
+        .map(|(node, gpus)| v1::ReservedNode { node: node_name(view, *node), gpus: gpus.0 });
+    v1::ReservationView {
+        made_ms: held.made.0,
+        at_ms: held.at.0,
+        nodes: nodes.collect(),
+        pledge: amount_bytes(held.pledge.0),
+    }
+}
+
+fn commit(commit: &Committed) -> v1::CommitView {
+    v1::CommitView {
+        attempt: commit.attempt.to_string(),
+        step: commit.step,
+        path: commit.path.clone(),
+        bytes: commit.bytes.0,
+        at_ms: commit.at.0,
+    }
+}
+
+/// What one min runtime would bring.
+pub(super) fn dry_run(run: &DryRun) -> v1::DryRun {
+    let mut message = v1::DryRun {
+        min_runtime_ms: run.min_runtime.0,
+        small: run.small,
+        pledge: amount_bytes(run.pledge.0),
+        starts: run.starts.map_or(0, |standing| standing_message(standing).into()),
+        at_ms: run.at.map(|at| at.0),
+        elder_at_ms: run.elder_at.map(|at| at.0),
+        ..v1::DryRun::default()
+    };
+    match &run.why {
+        Ok(explanation) => {
+            reason(explanation.reason).clone_into(&mut message.reason);
+            message.lines.clone_from(&explanation.lines);
+            message.numbers = numbers(explanation);
+        }
+        Err(refusal) => message.refused = refusal.to_string(),
+    }
+    message
+}
+
+/// The numbers of an explanation, for programs.
+pub(super) fn numbers(explanation: &Explanation) -> HashMap<String, u64> {
+    explanation.numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
 }
 
 /// The one line of [`Explanation`] for lists.
@@ -35,12 +116,18 @@ pub(super) fn reason_line(explanation: &Explanation) -> String {
 
 pub(super) fn reason(reason: Reason) -> &'static str {
     match reason {
+        Reason::AwaitingBudget => "AwaitingBudget",
         Reason::AwaitingTurn => "AwaitingTurn",
+        Reason::AwaitingReservation => "AwaitingReservation",
+        Reason::AwaitingCheckpoint => "AwaitingCheckpoint",
         Reason::AwaitingNodes => "AwaitingNodes",
         Reason::AwaitingRestart => "AwaitingRestart",
+        Reason::AwaitingJobs => "AwaitingJobs",
+        Reason::Parked => "Parked",
         Reason::Unsatisfiable => "Unsatisfiable",
         Reason::Starting => "Starting",
         Reason::Running => "Running",
+        Reason::Saving => "Saving",
         Reason::Stopping => "Stopping",
         Reason::Ended => "Ended",
     }
@@ -62,12 +149,16 @@ fn attempt_state(state: AttemptState) -> v1::AttemptState {
         AttemptState::Granted => v1::AttemptState::Granted,
         AttemptState::Starting => v1::AttemptState::Starting,
         AttemptState::Running => v1::AttemptState::Running,
+        AttemptState::Paced => v1::AttemptState::Paced,
+        AttemptState::Saving => v1::AttemptState::Saving,
         AttemptState::Stopping => v1::AttemptState::Stopping,
         AttemptState::Verifying => v1::AttemptState::Verifying,
         AttemptState::Ended(Outcome::Done) => v1::AttemptState::Done,
         AttemptState::Ended(Outcome::Failed) => v1::AttemptState::Failed,
         AttemptState::Ended(Outcome::Unsaved) => v1::AttemptState::Unsaved,
         AttemptState::Ended(Outcome::Lost) => v1::AttemptState::Lost,
+        AttemptState::Ended(Outcome::Saved) => v1::AttemptState::Saved,
+        AttemptState::Ended(Outcome::Unknown) => v1::AttemptState::Unknown,
     }
 }
 
@@ -78,6 +169,7 @@ fn attempt_view(view: &View, attempt: &Attempt) -> v1::AttemptView {
         gpus: task.place.gpus.iter().map(ToString::to_string).collect(),
         state: task_state(task),
     });
+    let [protected, funded, free, excused] = totals(attempt, view.at);
     v1::AttemptView {
         attempt: attempt.id.to_string(),
         state: attempt_state(attempt.state()).into(),
@@ -86,6 +178,35 @@ fn attempt_view(view: &View, attempt: &Attempt) -> v1::AttemptView {
         ended_ms: attempt.ended.map(|(at, _)| at.0),
         why: attempt.why_over(view.core.books()).unwrap_or_default(),
         tasks: tasks.collect(),
+        standing: standing_message(attempt.standing).into(),
+        promised_until_ms: attempt.promised_until.map(|at| at.0),
+        save: attempt.save.map(|order| save(view, order)),
+        granted_ms: attempt.granted.map(|at| at.0),
+        protected: amount_bytes(protected.0),
+        funded: amount_bytes(funded.0),
+        free: amount_bytes(free.0),
+        excused: amount_bytes(excused.0),
+        committed_ms: attempt.committed.map(|at| at.0),
+    }
+}
+
+fn save(view: &View, order: SaveOrder) -> v1::SaveView {
+    let why = match order.why {
+        SaveReason::Displaced { by, grounds } => {
+            let ((claim, budget), (other_claim, other_budget)) = (grounds.claimant, grounds.victim);
+            format!(
+                "{by} has its GPUs: {} ({claim} of {budget} against {other_claim} of \
+                 {other_budget} GPU-hours)",
+                grounds.rule
+            )
+        }
+        SaveReason::Drained { node } => format!("{} takes no work", node_name(view, node)),
+    };
+    v1::SaveView {
+        request: order.decision.to_string(),
+        at_ms: order.at.0,
+        admitted_ms: order.admitted.map(|at| at.0),
+        why,
     }
 }
 
@@ -102,39 +223,6 @@ fn task_state(task: &Task) -> String {
 fn node_name(view: &View, id: NodeId) -> String {
     let node = view.core.books().nodes.get(&id);
     node.map_or_else(|| id.to_string(), |node| node.name.to_string())
-}
-
-pub(super) fn node(view: &View, node: &Node) -> v1::NodeView {
-    let books = view.core.books();
-    let seen = view.core.seen().node(node.id).map(|seen| &seen.tasks).into_iter().flatten();
-    let unknown = seen
-        .filter(|(task, state)| books.task(**task).is_none() && !matches!(state, TaskSeen::Gone))
-        .map(|(task, _)| task.to_string());
-    v1::NodeView {
-        node: node.name.to_string(),
-        id: node.id.to_string(),
-        state: view.core.node_state(view.at, node.id).map_or(0, |state| node_state(state).into()),
-        gpus: node.facts.gpus.iter().cloned().map(Into::into).collect(),
-        idle: u32::try_from(node.idle().count()).unwrap_or(u32::MAX),
-        gpu_note: node.facts.gpu_note.clone(),
-        address: node.facts.address.clone(),
-        block: node.facts.block.clone(),
-        reason: node.drain.as_ref().map(|drain| drain.reason.clone()).unwrap_or_default(),
-        owner_uid: node.drain.as_ref().map(|drain| drain.by.0),
-        since_ms: node.drain.as_ref().map(|drain| drain.since.0),
-        unknown_tasks: unknown.collect(),
-        tasks: node.tasks.iter().map(ToString::to_string).collect(),
-    }
-}
-
-fn node_state(state: NodeState) -> v1::NodeState {
-    match state {
-        NodeState::Unconfirmed => v1::NodeState::Unconfirmed,
-        NodeState::Ready => v1::NodeState::Ready,
-        NodeState::Draining => v1::NodeState::Draining,
-        NodeState::Drained => v1::NodeState::Drained,
-        NodeState::Unreachable => v1::NodeState::Unreachable,
-    }
 }
 
 pub(super) fn status(view: &View) -> v1::StatusReply {

@@ -16,14 +16,20 @@ pub(super) fn busy(error: &Busy) -> Status {
     Status::unavailable(error.to_string())
 }
 
-fn refused(refusal: &Refusal) -> Status {
+pub(super) fn refused(refusal: &Refusal) -> Status {
     let words = refusal.to_string();
     match refusal {
-        Refusal::NoSuchJob(_) | Refusal::NoSuchNode(_) => Status::not_found(words),
-        Refusal::NotYours(_) | Refusal::AdminOnly => Status::permission_denied(words),
+        Refusal::NoSuchJob(_) | Refusal::NoSuchNode(_) | Refusal::NoSuchAccount { .. } => {
+            Status::not_found(words)
+        }
+        Refusal::NotYours(_) | Refusal::AdminOnly | Refusal::RoleMissing { .. } => {
+            Status::permission_denied(words)
+        }
         Refusal::KeyReused { .. } => Status::already_exists(words),
-        Refusal::Unsatisfiable { .. } | Refusal::ReasonMissing => Status::invalid_argument(words),
-        Refusal::NodeNotSilent(_) => Status::failed_precondition(words),
+        Refusal::Unsatisfiable { .. } | Refusal::CannotHold { .. } | Refusal::ReasonMissing => {
+            Status::invalid_argument(words)
+        }
+        Refusal::NodeNotSilent(_) | Refusal::NodeInUse(_) => Status::failed_precondition(words),
         Refusal::NoGpusYet => Status::unavailable(words),
         Refusal::QueueFull { .. } => Status::resource_exhausted(words),
     }

@@ -1,6 +1,8 @@
 //! The journal over redb: one file, an OS lock, one transaction and one fsync an append.
 
-use std::fs::OpenOptions;
+mod unchanged;
+
+use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -10,6 +12,7 @@ use redb::{
 };
 use tidegate_model::{ClusterId, DecisionSeq};
 
+use self::unchanged::Unchanged;
 use super::{Entry, Journal, JournalError, Sink};
 
 /// What this version writes, and the newest it reads.
@@ -49,6 +52,22 @@ impl RedbJournal {
         Self::over(opened, new_cluster)
     }
 
+    /// Opens the store at `path` to be read. Nothing is written: what opening a store changes stays
+    /// in memory, also the repair of one that was not closed.
+    ///
+    /// # Errors
+    /// If it is in use, of a newer format, or cannot be read.
+    pub fn read_only(path: &Path) -> Result<Self, JournalError> {
+        let file = File::open(path).map_err(JournalError::storage)?;
+        match file.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse),
+            Err(TryLockError::Error(error)) => return Err(JournalError::storage(error)),
+        }
+        let unchanged = Unchanged::over(file).map_err(JournalError::storage)?;
+        Self::on_backend(unchanged, ClusterId(0))
+    }
+
     /// The same over any storage, such as a simulated disk.
     ///
     /// # Errors
@@ -73,6 +92,17 @@ impl RedbJournal {
         })?;
         let cluster = identify(&database, new_cluster)?;
         Ok(Self { database, cluster })
+    }
+
+    /// The oldest snapshot that is kept: where the log that is kept begins, if it was cut.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn oldest_snapshot(&self) -> Result<Option<Entry>, JournalError> {
+        let reading = self.database.begin_read().map_err(JournalError::storage)?;
+        let snapshots = reading.open_table(SNAPSHOTS).map_err(JournalError::storage)?;
+        let oldest = snapshots.first().map_err(JournalError::storage)?;
+        Ok(oldest.map(|(seq, books)| (DecisionSeq(seq.value()), books.value().to_vec())))
     }
 
     fn write(

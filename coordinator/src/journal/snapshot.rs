@@ -1,13 +1,19 @@
-//! The books at one instant, as bytes. Indexes are not stored: they are rebuilt.
+//! The books at one instant, as bytes. Indexes and pledges are not stored: they follow from the
+//! jobs.
+
+mod accounts;
+mod jobs;
+
+use std::sync::Arc;
 
 use prost::Message;
-use scheduler_core::{Attempt, Books, Drain, Job, JobState, Node, Stamp, StopOrder, Task};
-use tidegate_model::{AttemptId, DecisionSeq, Epoch, Span, Timestamp, UserId};
+use scheduler_core::{Books, Drain, Node, Stamp};
+use tidegate_model::{DecisionSeq, Epoch, GpuUuid, TaskId, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
-use tidegate_proto::{WireError, narrowed, parsed, required};
+use tidegate_proto::{WireError, parsed, required};
 
 use super::JournalError;
-use super::codec::parts;
+use crate::translate;
 
 /// The books as of `stamp`.
 #[must_use]
@@ -16,11 +22,13 @@ pub fn encode(stamp: Stamp, books: &Books) -> Vec<u8> {
         seq: stamp.seq.0,
         at_ms: stamp.at.0,
         epoch: books.epoch.map_or(0, |epoch| epoch.0),
-        policy: Some(parts::policy_message(&books.policy)),
+        policy: Some(translate::policy_message(&books.policy)),
         last_job: books.last_job,
         last_node: books.last_node,
         nodes: books.nodes.values().map(|node| node_message(node)).collect(),
-        jobs: books.jobs.values().map(|job| job_message(job)).collect(),
+        jobs: books.jobs.values().map(|job| jobs::message(job)).collect(),
+        accounts: books.accounts.all().map(accounts::message).collect(),
+        asked: books.asked.iter().map(accounts::ask_message).collect(),
     };
     snapshot.encode_to_vec()
 }
@@ -42,16 +50,53 @@ fn books(snapshot: wire::Snapshot) -> Result<Books, String> {
     let policy = required(snapshot.policy, "Snapshot.policy").map_err(told)?;
     let mut books = Books::default();
     books.epoch = (snapshot.epoch > 0).then_some(Epoch(snapshot.epoch));
-    books.policy = parts::policy(policy);
+    books.policy = translate::policy(policy).map_err(told)?;
     books.last_job = snapshot.last_job;
     books.last_node = snapshot.last_node;
-    for message in snapshot.nodes {
-        books.restore_node(node(message).map_err(told)?)?;
+    for message in snapshot.accounts {
+        books.accounts.restore(accounts::account(message).map_err(told)?);
+    }
+    for message in snapshot.asked {
+        let (key, ask) = accounts::ask(message).map_err(told)?;
+        books.asked.insert(key, ask);
+    }
+    let mut heirs = Vec::new();
+    for mut message in snapshot.nodes {
+        let stored = std::mem::take(&mut message.heirs);
+        let node = node(message).map_err(told)?;
+        heirs.push((node.id, stored));
+        books.restore_node(node)?;
     }
     for message in snapshot.jobs {
-        books.restore_job(job(message).map_err(told)?)?;
+        let stored = message.account;
+        let mut job = jobs::job(message).map_err(told)?;
+        if stored.is_none() {
+            job.account = books.adopt_account(&job.spec.account)?;
+        }
+        books.restore_job(job)?;
     }
+    for (node, stored) in heirs {
+        let node = books.nodes.get_mut(&node).map(Arc::make_mut).ok_or("no such node")?;
+        for heir in stored {
+            let gpu: GpuUuid = parsed(&heir.gpu, "Heir.gpu").map_err(told)?;
+            let task: TaskId = parsed(&heir.task, "Heir.task").map_err(told)?;
+            inherit(node, gpu, task)?;
+        }
+    }
+    books.restore_pledges();
     Ok(books)
+}
+
+/// Jobs are put back in the order of their ids, and the first to name a GPU is taken for its
+/// holder: here heir and holder change places where that was the heir.
+fn inherit(node: &mut Node, gpu: GpuUuid, heir: TaskId) -> Result<(), &'static str> {
+    if node.heirs.get(&gpu) == Some(&heir) {
+        return Ok(());
+    }
+    let holder = node.heirs.remove(&gpu).ok_or("what is inherited has a holder")?;
+    let other = node.held.insert(gpu.clone(), holder);
+    node.heirs.insert(gpu, heir);
+    if other == Some(heir) { Ok(()) } else { Err("an heir is a task of its node") }
 }
 
 fn node_message(node: &Node) -> wire::Node {
@@ -59,9 +104,15 @@ fn node_message(node: &Node) -> wire::Node {
         by: drain.by.0,
         reason: drain.reason.clone(),
         since_ms: drain.since.0,
+        wanted_by_ms: drain.wanted_by.map(|at| at.0),
     });
     let facts = Some(node.facts.clone().into());
-    wire::Node { node: node.id.to_string(), name: node.name.to_string(), facts, drain }
+    let heir = |(gpu, task): (&GpuUuid, &TaskId)| wire::Heir {
+        gpu: gpu.to_string(),
+        task: task.to_string(),
+    };
+    let heirs = node.heirs.iter().map(heir).collect();
+    wire::Node { node: node.id.to_string(), name: node.name.to_string(), facts, drain, heirs }
 }
 
 fn node(message: wire::Node) -> Result<Node, WireError> {
@@ -72,113 +123,7 @@ fn node(message: wire::Node) -> Result<Node, WireError> {
         by: UserId(drain.by),
         reason: drain.reason,
         since: Timestamp(drain.since_ms),
+        wanted_by: drain.wanted_by_ms.map(Timestamp),
     });
     Ok(node)
-}
-
-fn job_message(job: &Job) -> wire::Job {
-    use wire::job::{Ended, State};
-    let state = match job.state {
-        JobState::Pending { not_before } => State::PendingNotBeforeMs(not_before.0),
-        JobState::Active { attempt } => State::ActiveAttempt(attempt),
-        JobState::Ended { outcome, at } => {
-            State::Ended(Ended { outcome: parts::job_outcome_number(outcome), at_ms: at.0 })
-        }
-    };
-    wire::Job {
-        job: job.id.to_string(),
-        key: job.key.to_string(),
-        user: job.user.0,
-        spec: Some(job.spec.clone().into()),
-        submitted_ms: job.submitted.0,
-        cancelled_by: job.cancelled_by.map(|user| user.0),
-        failures: job.failures,
-        streak: job.streak,
-        attempts: job.attempts.iter().map(attempt_message).collect(),
-        state: Some(state),
-    }
-}
-
-fn job(message: wire::Job) -> Result<Job, WireError> {
-    use wire::job::State;
-    let state = match required(message.state, "Job.state")? {
-        State::PendingNotBeforeMs(ms) => JobState::Pending { not_before: Timestamp(ms) },
-        State::ActiveAttempt(attempt) => JobState::Active { attempt },
-        State::Ended(ended) => JobState::Ended {
-            outcome: parts::job_outcome(ended.outcome)?,
-            at: Timestamp(ended.at_ms),
-        },
-    };
-    Ok(Job {
-        id: parsed(&message.job, "Job.job")?,
-        key: parsed(&message.key, "Job.key")?,
-        user: UserId(message.user),
-        spec: required(message.spec, "Job.spec")?.try_into()?,
-        submitted: Timestamp(message.submitted_ms),
-        cancelled_by: message.cancelled_by.map(UserId),
-        failures: message.failures,
-        streak: message.streak,
-        state,
-        attempts: message.attempts.into_iter().map(attempt).collect::<Result<_, _>>()?,
-    })
-}
-
-fn attempt_message(attempt: &Attempt) -> wire::Attempt {
-    let stop = attempt.stop.map(|stop| wire::attempt::StopOrder {
-        why: parts::stop_reason_number(stop.why),
-        decision: stop.decision.0,
-    });
-    wire::Attempt {
-        attempt: attempt.id.to_string(),
-        planned_ms: attempt.planned.0,
-        granted_ms: attempt.granted.map(|at| at.0),
-        running_ms: attempt.running.map(|at| at.0),
-        stop,
-        ended_ms: attempt.ended.map(|(at, _)| at.0),
-        outcome: attempt.ended.map_or(0, |(_, outcome)| parts::outcome_number(outcome)),
-        tasks: attempt.tasks.iter().map(task_message).collect(),
-    }
-}
-
-fn attempt(message: wire::Attempt) -> Result<Attempt, WireError> {
-    let id: AttemptId = parsed(&message.attempt, "Attempt.attempt")?;
-    let stop = |stop: wire::attempt::StopOrder| -> Result<_, WireError> {
-        let why = parts::stop_reason(stop.why)?;
-        Ok(StopOrder { why, decision: DecisionSeq(stop.decision) })
-    };
-    let ended =
-        |ms| -> Result<_, WireError> { Ok((Timestamp(ms), parts::outcome(message.outcome)?)) };
-    Ok(Attempt {
-        id,
-        planned: Timestamp(message.planned_ms),
-        granted: message.granted_ms.map(Timestamp),
-        running: message.running_ms.map(Timestamp),
-        stop: message.stop.map(stop).transpose()?,
-        ended: message.ended_ms.map(ended).transpose()?,
-        tasks: message.tasks.into_iter().map(task).collect::<Result<_, _>>()?,
-    })
-}
-
-fn task_message(task: &Task) -> wire::Task {
-    wire::Task {
-        place: Some(parts::place_message(&task.place)),
-        port: task.port.map(u32::from),
-        started: task.started,
-        exit: task.exit.clone().map(Into::into),
-        ended_by: task.ended_by.map(|seq| seq.0),
-        ran_ms: task.ran.0,
-        released: task.released,
-    }
-}
-
-fn task(message: wire::Task) -> Result<Task, WireError> {
-    Ok(Task {
-        place: parts::place(&required(message.place, "Task.place")?)?,
-        port: message.port.map(|port| narrowed(port, "Task.port")).transpose()?,
-        started: message.started,
-        exit: message.exit.map(TryInto::try_into).transpose()?,
-        ended_by: message.ended_by.map(DecisionSeq),
-        ran: Span(message.ran_ms),
-        released: message.released,
-    })
 }

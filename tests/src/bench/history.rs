@@ -9,7 +9,7 @@ use tidegate_coordinator::engine::{Engine, MAX_EVENTS_PER_TURN};
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink};
 use tidegate_model::{
     Bytes, ClusterId, DecisionSeq, Gpu, GpuCount, JobSpec, NodeFacts, NodeName, Span, SubmitKey,
-    TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
+    TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId, WhileWaiting,
 };
 use tidegate_proto::link::{NodePlan, Order};
 
@@ -58,7 +58,7 @@ impl<J: Journal> History<J> {
         for index in 0..NODES {
             let facts = Some(facts(index));
             let (node, tasks) = (node(index)?, Vec::new());
-            events.push(Event::NodeReported { node, complete: true, facts, tasks });
+            events.push(reported(node, true, facts, tasks));
         }
         history.engine.turn(now, &events)?;
         Ok(history)
@@ -135,8 +135,7 @@ impl<J: Journal> History<J> {
         for (task, order) in plan.tasks {
             for seen in self.answers(task, &order) {
                 let (node, tasks) = (node.clone(), vec![(task, seen)]);
-                let report = Event::NodeReported { node, complete: false, facts: None, tasks };
-                self.next.push_back(report);
+                self.next.push_back(reported(node, false, None, tasks));
             }
         }
     }
@@ -223,7 +222,22 @@ pub fn spec(name: &str, gpus: u32) -> anyhow::Result<JobSpec> {
         max_restarts: 5,
         checkpoint_dir: Some(format!("/shared/projects/pretrain/checkpoints/{name}")),
         log_cap: Bytes(64 << 20),
+        gpu_type: None,
+        max_blocks: None,
+        own_order: 0,
+        while_waiting: WhileWaiting::Free,
+        checkpoint: None,
+        after: Vec::new(),
     })
+}
+
+fn reported(
+    node: NodeName,
+    complete: bool,
+    facts: Option<NodeFacts>,
+    tasks: Vec<(TaskId, TaskSeen)>,
+) -> Event {
+    Event::NodeReported { node, complete, facts, tasks, saves: Vec::new(), commits: Vec::new() }
 }
 
 /// A journal that hands its records on and keeps nothing.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use tidegate_agent::ledger::Ledger;
 use tidegate_agent::node::{Action, Node, PlanRefused, TaskStatus};
-use tidegate_model::{Bytes, ClusterId, Epoch, Generation, Gpu, NodeName, TaskId, TaskSeen};
-use tidegate_proto::link::{NodeFacts, NodePlan, Report};
+use tidegate_model::{Bytes, ClusterId, Epoch, Generation, Gpu, NodeName, TaskId};
+use tidegate_proto::link::{NodeFacts, NodePlan, Report, TaskReport};
 
 use super::Planted;
 use super::starter::SimStarter;
@@ -45,7 +45,7 @@ pub(super) struct Agent {
     /// The link's session, while there is one.
     pub(super) session: Option<u64>,
     /// What was sent in this session.
-    sent: BTreeMap<TaskId, TaskSeen>,
+    sent: BTreeMap<TaskId, TaskReport>,
     introduced: bool,
     /// Messages of a session stay in order: none arrives before this instant.
     arrives: u64,
@@ -214,7 +214,7 @@ impl World {
         let dies = node.dies_in_round.filter(|_| node.agent.is_some());
         let Some(agent) = node.agent.as_mut() else { return Ok(()) };
         let late = self.options.planted == Some(Planted::LedgerAfterReport);
-        let mut starts = Vec::new();
+        let (mut starts, mut saves) = (Vec::new(), BTreeMap::new());
         // What an action brings about may ask for the next; nothing here asks for ever.
         for _ in 0..8 {
             let actions = agent.brain.actions();
@@ -228,9 +228,10 @@ impl World {
                     }
                     Action::Prepare { task, gpus } => agent.brain.prepared(task, gpus, 29_500),
                     Action::Start { task, launch } => {
-                        agent.brain.status_changed(task, TaskStatus::Intended);
+                        agent.brain.status_changed(task, TaskStatus::Intended.into());
                         starts.push((task, launch.gpus.clone()));
                     }
+                    Action::Save { task, save } => drop(saves.insert(task, save)),
                     Action::Stop { task, stop: _ } => node.starter.stop(task),
                     Action::Forget { task } => {
                         node.starter.forget(task);
@@ -255,6 +256,10 @@ impl World {
         }
         self.stop_tasks(index);
         self.say(index);
+        // What is heard of a save is said in a round of its own.
+        for (task, save) in saves {
+            self.ask_to_save(index, task, &save)?;
+        }
         Ok(())
     }
 
@@ -268,7 +273,7 @@ impl World {
         }
         let now = agent.brain.report();
         let complete = !std::mem::replace(&mut agent.introduced, true);
-        let news = |(task, seen): (&TaskId, &TaskSeen)| {
+        let news = |(task, seen): (&TaskId, &TaskReport)| {
             (complete || agent.sent.get(task) != Some(seen)).then(|| (*task, seen.clone()))
         };
         let tasks: BTreeMap<_, _> = now.iter().filter_map(news).collect();

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scheduler_core::{Core, JobOutcome, JobState};
 use tidegate_agent::ledger::Ledger;
-use tidegate_model::{GpuUuid, JobId, NodeName, SubmitKey, TaskId, TaskSeen};
+use tidegate_model::{DecisionSeq, GpuUuid, JobId, NodeName, SubmitKey, TaskId, TaskSeen};
+use tidegate_proto::link::TaskReport;
 
 #[derive(Debug, Clone)]
 struct Process {
@@ -21,6 +22,10 @@ pub struct Truth {
     ended: BTreeMap<JobId, JobOutcome>,
     /// Jobs whose existence anybody may have heard of.
     published: BTreeSet<JobId>,
+    /// Requests to save that reached a task's processes.
+    asked: BTreeSet<(TaskId, DecisionSeq)>,
+    /// The last step of each job.
+    steps: BTreeMap<JobId, u64>,
     /// Tasks that a node has said are prepared, and not yet said anything else of.
     said_prepared: BTreeMap<NodeName, BTreeSet<TaskId>>,
 }
@@ -52,6 +57,22 @@ impl Truth {
             process.alive && peer.attempt == task.attempt && **peer != task
         });
         peers.map(|(peer, process)| (*peer, process.node.clone())).collect()
+    }
+
+    /// A request to save reaches the processes of a task: once.
+    pub(super) fn asked_to_save(
+        &mut self,
+        task: TaskId,
+        request: DecisionSeq,
+    ) -> Result<(), String> {
+        let first = self.asked.insert((task, request));
+        if first { Ok(()) } else { Err(format!("{task} is asked twice by {request}")) }
+    }
+
+    pub(super) fn next_step(&mut self, job: JobId) -> u64 {
+        let step = self.steps.entry(job).or_insert(0);
+        *step = step.saturating_add(1);
+        *step
     }
 
     pub(super) fn died(&mut self, task: TaskId) {
@@ -91,10 +112,10 @@ impl Truth {
         self.published.extend(core.books().jobs.keys());
     }
 
-    pub(super) fn said(&mut self, node: &NodeName, tasks: &BTreeMap<TaskId, TaskSeen>) {
+    pub(super) fn said(&mut self, node: &NodeName, tasks: &BTreeMap<TaskId, TaskReport>) {
         let prepared = self.said_prepared.entry(node.clone()).or_default();
-        for (task, seen) in tasks {
-            if matches!(seen, TaskSeen::Prepared { .. }) {
+        for (task, report) in tasks {
+            if matches!(report.seen, TaskSeen::Prepared { .. }) {
                 prepared.insert(*task);
             } else {
                 prepared.remove(task);
@@ -139,9 +160,6 @@ impl Truth {
 
     /// Holds the books against the truth.
     pub(super) fn check(&mut self, core: &Core) -> Result<(), String> {
-        if let Some(violation) = core.audit().first() {
-            return Err(violation.to_string());
-        }
         let books = core.books();
         for (task, process) in self.processes.iter().filter(|(_, process)| process.alive) {
             let Some(known) = books.task(*task) else {

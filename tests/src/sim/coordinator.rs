@@ -3,30 +3,35 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scheduler_core::{Event, Observation, Policy};
+use scheduler_core::{Books, Core, Event, Observation, Pledge, SaveReason};
 use tidegate_coordinator::engine::{Answer, Engine};
+use tidegate_coordinator::ingress::link::reported;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink};
 use tidegate_coordinator::store;
 use tidegate_model::{
-    AccountPath, Bytes, ClusterId, DecisionSeq, GpuCount, JobId, JobSpec, NodeName, Span,
-    SubmitKey, TaskLayout, Timestamp, UserId,
+    ClusterId, DecisionSeq, JobId, JobSpec, NodeName, SubmitKey, Timestamp, UserId,
 };
 use tidegate_proto::link::{NodePlan, Report};
 
 use super::disk::Disk;
-use super::world::{GRACE, Happening, World, short};
+use super::people::{PERSON, Submitted, gives_up, next_key, policy};
+use super::watch::Watch;
+use super::world::{Happening, World, short};
 use super::{Options, Planted};
 
-/// Jobs that people keep alive.
-const ALIVE: usize = 24;
-/// People are root here: everything they ask is allowed.
-const PERSON: UserId = UserId(0);
+/// Turns between two looks at whether a snapshot reads back as the books it was made of.
+const TURNS_PER_LOOK: u64 = 50;
+
+/// The engine under test.
+pub(super) type SimEngine = Engine<SimJournal>;
 
 /// The journal with the planted bugs that concern it.
 #[derive(Debug)]
 pub(super) struct SimJournal {
     inner: RedbJournal,
+    watch: Watch,
+    planted: Option<Planted>,
     /// Publish before append: the last batch lies here while it is already visible.
     held_back: Option<Vec<Entry>>,
 }
@@ -37,6 +42,9 @@ impl Journal for SimJournal {
     }
 
     fn append(&mut self, batch: &[Entry]) -> Result<(), JournalError> {
+        let wrong = self.planted.and_then(|planted| self.watch.spoilt(planted, batch));
+        let batch = wrong.as_deref().unwrap_or(batch);
+        self.watch.appended(batch);
         match &mut self.held_back {
             None => self.inner.append(batch),
             Some(held) => {
@@ -81,13 +89,16 @@ pub(super) struct Coordinator {
     turn_queued: bool,
     pub(super) dies_in_turn: Option<TurnCrash>,
     /// Submits without an answer: people repeat them with the same key.
-    waiting: BTreeMap<SubmitKey, JobSpec>,
+    pub(super) waiting: BTreeMap<SubmitKey, Submitted>,
     answered: BTreeMap<SubmitKey, JobId>,
     next_key: u128,
     /// The connection of each node, as the coordinator knows it.
     sessions: BTreeMap<NodeName, u64>,
     deadline: Option<Timestamp>,
     pub(super) most_alive: usize,
+    /// Reads what is journaled, over all lives.
+    watch: Watch,
+    turns: u64,
 }
 
 impl Coordinator {
@@ -104,11 +115,20 @@ impl Coordinator {
             sessions: BTreeMap::new(),
             deadline: None,
             most_alive: 0,
+            watch: Watch::default(),
+            turns: 0,
         }
     }
 
     pub(super) fn engine(&self) -> Option<&Engine<SimJournal>> {
         self.engine.as_ref()
+    }
+
+    /// Notes a submit, under the next key.
+    pub(super) fn await_answer(&mut self, user: UserId, spec: JobSpec) -> SubmitKey {
+        let key = next_key(&mut self.next_key);
+        self.waiting.insert(key, (user, spec));
+        key
     }
 
     pub(super) fn unanswered(&self) -> usize {
@@ -139,16 +159,6 @@ impl Coordinator {
     }
 }
 
-fn policy() -> Policy {
-    Policy {
-        start_timeout: Span::seconds(60),
-        keep_ended: Span::minutes(1),
-        silent_after: Span::seconds(2),
-        restart_backoff_max: Span::seconds(10),
-        ..Policy::default()
-    }
-}
-
 fn failed(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut source = error.source();
@@ -168,12 +178,17 @@ impl World {
         let inner = RedbJournal::on_backend(self.coordinator.disk.clone(), ClusterId(7));
         let inner = inner.map_err(|error| format!("the store is lost: {}", failed(&error)))?;
         let late = self.options.planted == Some(Planted::PublishBeforeAppend);
-        let journal = SimJournal { inner, held_back: late.then(Vec::new) };
+        let (watch, planted) = (self.coordinator.watch.clone(), self.options.planted);
+        let journal = SimJournal { inner, watch, planted, held_back: late.then(Vec::new) };
         let now = self.at();
         let restored = store::restore(&journal);
-        let restored = restored.map_err(|error| format!("no restore: {}", failed(&error)))?;
+        let mut restored = restored.map_err(|error| format!("no restore: {}", failed(&error)))?;
+        self.coordinator.watch.restored(restored.core.books(), planted.is_none())?;
+        if planted == Some(Planted::PledgeKept) {
+            restored.core = Core::restored(with_pledges_kept(restored.core.books()));
+        }
         let at = restored.last.max(now);
-        let engine = Engine::start(journal, restored, at, &policy());
+        let engine = Engine::start(journal, restored, at, &policy(self.options.seed));
         let engine = engine.map_err(|error| failed(&error))?;
         self.truth.restored(engine.core(), &self.coordinator.answered)?;
         self.coordinator.engine = Some(engine);
@@ -214,8 +229,16 @@ impl World {
         let Some(engine) = self.coordinator.engine.as_mut() else { return Ok(()) };
         let outcome = engine.turn(now, &events).map_err(|error| failed(&error))?;
         engine.snapshot_if_due().map_err(|error| failed(&error))?;
+        self.coordinator.turns = self.coordinator.turns.saturating_add(1);
+        let met = self.coordinator.watch.report()?;
+        if self.coordinator.turns.is_multiple_of(TURNS_PER_LOOK) {
+            self.coordinator.watch.look(engine)?;
+        }
         let alive = engine.core().books().live_jobs();
         self.coordinator.most_alive = self.coordinator.most_alive.max(alive);
+        for (what, count) in met {
+            self.count_many(format!("decision {what}"), count);
+        }
         if dies == Some(TurnCrash::AfterAppend) {
             let power_lost = self.rng.bool();
             self.crash_coordinator(power_lost);
@@ -245,6 +268,10 @@ impl World {
                     }
                     _ => Ok(()),
                 }
+            }
+            Answer::Refused(refusal) if gives_up(refusal) => {
+                self.coordinator.waiting.remove(key);
+                Ok(())
             }
             // No node is there yet, or the queue is full: people ask again.
             Answer::Refused(_) | Answer::Changed | Answer::AsItWas => Ok(()),
@@ -326,8 +353,7 @@ impl World {
             self.tell(Event::DeadlineReached);
         }
         if complete || facts.is_some() || !tasks.is_empty() {
-            let tasks = tasks.into_iter().collect();
-            self.tell(Event::NodeReported { node: name, complete, facts, tasks });
+            self.tell(reported(name, complete, facts, tasks));
         }
         self.queue_deadline();
     }
@@ -345,75 +371,26 @@ impl World {
         self.after(delay, Happening::Planned { node, session, plan });
     }
 
-    /// What people do: they keep the cluster busy, repeat what was not answered, cancel, drain.
-    pub(super) fn person(&mut self) {
-        let repeat: Vec<_> = self.coordinator.waiting.clone().into_iter().take(8).collect();
-        for (key, spec) in repeat {
-            self.tell(Event::JobSubmitted { key, user: PERSON, spec: Box::new(spec) });
-        }
-        let alive = self.coordinator.engine().map_or(ALIVE, |e| e.core().books().live_jobs());
-        let alive = alive.saturating_add(self.coordinator.waiting.len());
-        if !self.calm.is_over() && alive < ALIVE {
-            let key = SubmitKey(self.coordinator.next_key);
-            self.coordinator.next_key = self.coordinator.next_key.saturating_add(1);
-            let spec = self.new_job();
-            self.coordinator.waiting.insert(key, spec.clone());
-            self.tell(Event::JobSubmitted { key, user: PERSON, spec: Box::new(spec) });
-        }
-        let node = self.rng.choice(&self.nodes).map(|node| node.name.clone());
-        match (self.rng.u8(..), node) {
-            (0..=5, _) if !self.calm.is_over() => self.cancel_one(),
-            (6..=8, Some(node)) if !self.calm.is_over() => {
-                let reason = "maintenance".to_owned();
-                self.tell(Event::DrainRequested { node, by: PERSON, reason });
-            }
-            (9..=30, Some(node)) => self.tell(Event::ResumeRequested { node, by: PERSON }),
-            _ => {}
-        }
-        let next = if self.calm.is_over() { 1000 } else { self.rng.u64(20..200) };
-        self.after(next, Happening::Person);
-    }
-
-    fn cancel_one(&mut self) {
-        let Some(engine) = self.coordinator.engine() else { return };
-        let alive: Vec<JobId> =
-            engine.core().books().jobs.keys().rev().take(ALIVE).copied().collect();
-        if let Some(job) = self.rng.choice(alive) {
-            self.tell(Event::CancelRequested { job, by: PERSON });
-        }
-    }
-
-    fn new_job(&mut self) -> JobSpec {
-        let sizes: Vec<u32> = self.nodes.iter().map(|node| node.gpus).collect();
-        let size = self.rng.choice(sizes.clone()).unwrap_or(1);
-        let alike = sizes.iter().filter(|other| **other == size).count();
-        let nodes = u32::try_from(self.rng.usize(1..=alike)).unwrap_or(1);
-        let gang = size.saturating_mul(nodes);
-        let small = self.rng.u32(1..=size);
-        let is_gang = self.rng.u8(..) < 90;
-        JobSpec {
-            name: "simulated".to_owned(),
-            account: account(),
-            command: vec!["train".to_owned()],
-            working_dir: "/work".to_owned(),
-            env: Vec::new(),
-            gpus: GpuCount(if is_gang { gang } else { small }),
-            gpus_per_node: is_gang.then_some(GpuCount(size)),
-            layout: if self.rng.bool() { TaskLayout::PerNode } else { TaskLayout::PerGpu },
-            min_runtime: Span::ZERO,
-            grace: GRACE,
-            max_restarts: self.rng.u32(0..6),
-            checkpoint_dir: None,
-            log_cap: Bytes(1 << 20),
-        }
-    }
-
     /// A message's way through the network, one direction.
     pub(super) fn network(&mut self) -> u64 {
         short(&mut self.rng)
     }
 }
 
-fn account() -> AccountPath {
-    "default".parse().unwrap_or_else(|_| unreachable!("a valid path"))
+/// The planted bug: what displaced attempts were promised is promised for ever.
+fn with_pledges_kept(books: &Books) -> Books {
+    let mut wrong = books.clone();
+    for job in books.jobs.values() {
+        for attempt in &job.attempts {
+            let displaced =
+                attempt.save.is_some_and(|save| matches!(save.why, SaveReason::Displaced { .. }));
+            let account = wrong.accounts.get(job.account).cloned();
+            if let (true, Some(mut account)) = (displaced, account) {
+                let kept = attempt.rate().over(job.spec.min_runtime);
+                account.pledge = account.pledge + Pledge::lump(kept);
+                wrong.accounts.restore(account);
+            }
+        }
+    }
+    wrong
 }

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_agent::node::TaskStatus;
-use tidegate_model::{GpuUuid, Span, TaskExit, TaskId};
+use tidegate_agent::node::{TaskFacts, TaskStatus};
+use tidegate_model::{DecisionSeq, GpuUuid, Span, TaskExit, TaskId};
 
 use super::Planted;
+use super::saving::SAVED;
 use super::world::{GRACE, Happening, World, short};
 
 /// A node's starter.
@@ -14,7 +15,7 @@ use super::world::{GRACE, Happening, World, short};
 pub(super) struct SimStarter {
     up: bool,
     /// Intents and ends, on disk.
-    records: BTreeMap<TaskId, TaskStatus>,
+    records: BTreeMap<TaskId, TaskFacts>,
     /// What the intents say of GPUs.
     launches: BTreeMap<TaskId, Vec<GpuUuid>>,
     stopping: BTreeSet<TaskId>,
@@ -29,8 +30,13 @@ impl SimStarter {
     }
 
     /// What it says of its tasks; nothing while it is down.
-    pub(super) fn statuses(&self) -> Option<BTreeMap<TaskId, TaskStatus>> {
+    pub(super) fn statuses(&self) -> Option<BTreeMap<TaskId, TaskFacts>> {
         self.up.then(|| self.records.clone())
+    }
+
+    /// The newest request to save that the task's shim knows of.
+    pub(super) fn save_of(&self, task: TaskId) -> Option<DecisionSeq> {
+        Some(self.records.get(&task)?.save.as_ref()?.request)
     }
 
     pub(super) fn stop(&mut self, task: TaskId) {
@@ -58,7 +64,7 @@ impl World {
         node.starter.up = true;
         // An intent that no shim has begun: the start goes on.
         let intended =
-            node.starter.records.iter().filter(|(_, status)| **status == TaskStatus::Intended);
+            node.starter.records.iter().filter(|(_, facts)| facts.status == TaskStatus::Intended);
         let unbegun: Vec<_> = intended
             .filter(|(task, _)| !self.truth.has_begun(**task))
             .filter_map(|(task, _)| Some((*task, node.starter.launches.get(task)?.clone())))
@@ -93,9 +99,9 @@ impl World {
         node.boot = node.boot.saturating_add(1);
         node.agent = None;
         node.starter.up = false;
-        for (task, status) in &mut node.starter.records {
-            if !matches!(status, TaskStatus::Ended { released: true, .. }) {
-                *status = lost("its node rebooted");
+        for (task, facts) in &mut node.starter.records {
+            if !matches!(facts.status, TaskStatus::Ended { released: true, .. }) {
+                facts.status = lost("its node rebooted");
             }
             self.truth.died(*task);
         }
@@ -118,7 +124,7 @@ impl World {
             return Ok(());
         }
         if !forgets {
-            node.starter.records.insert(task, TaskStatus::Intended);
+            node.starter.records.insert(task, TaskStatus::Intended.into());
             node.starter.launches.insert(task, gpus.clone());
         }
         let dies = std::mem::replace(&mut node.starter.dies_before_spawn, false);
@@ -130,7 +136,7 @@ impl World {
         if dies {
             self.crash_starter(index);
         } else if let Some(node) = self.nodes.get_mut(index) {
-            node.starter.records.entry(task).or_insert(TaskStatus::Intended);
+            node.starter.records.entry(task).or_insert_with(|| TaskStatus::Intended.into());
         }
         Ok(())
     }
@@ -142,11 +148,17 @@ impl World {
         self.truth.spawned(task, &name, gpus)?;
         let delay = short(&mut self.rng);
         self.after(delay, Happening::Executed { node: index, task, boot });
-        let runs = self.rng.u64(50..20_000);
-        let exit = match self.rng.u8(..) {
-            0..=20 => TaskExit::Exited(1),
-            _ => TaskExit::Exited(0),
+        let runs = match self.rng.u8(..) {
+            _ if self.calm.is_over() => self.rng.u64(50..3000),
+            0..=60 => self.rng.u64(20_000..60_000),
+            _ => self.rng.u64(50..20_000),
         };
+        if task.index == 0 && self.rng.u8(..) < 90 {
+            let at = delay.saturating_add(self.rng.u64(0..runs));
+            self.after(at, Happening::Commits { node: index, task, boot, request: None });
+        }
+        let fails = if self.calm.is_over() { 1 } else { 20 };
+        let exit = TaskExit::Exited((self.rng.u8(..) < fails).into());
         let end = delay.saturating_add(runs);
         self.after(end, Happening::Exits { node: index, task, boot, exit });
         Ok(())
@@ -179,7 +191,8 @@ impl World {
         exit: TaskExit,
     ) -> Result<(), String> {
         let ended = self.nodes.get(index).is_some_and(|node| {
-            matches!(node.starter.records.get(&task), Some(TaskStatus::Ended { .. }) | None)
+            let facts = node.starter.records.get(&task);
+            facts.is_none_or(|facts| matches!(facts.status, TaskStatus::Ended { .. }))
         });
         if ended || !self.truth.is_alive(task) {
             return Ok(());
@@ -187,7 +200,7 @@ impl World {
         let too_early = self.options.planted == Some(Planted::ReleasedTooEarly);
         // Now and then a child holds on to the GPU for a while.
         let lingers = self.rng.u8(..) < 40;
-        let abnormal = exit != TaskExit::Exited(0);
+        let abnormal = !matches!(exit, TaskExit::Exited(0 | SAVED));
         if !lingers {
             self.truth.died(task);
         }
@@ -206,8 +219,8 @@ impl World {
 
     pub(super) fn vanishes(&mut self, index: usize, task: TaskId, boot: u64) -> Result<(), String> {
         self.truth.died(task);
-        let status = self.nodes.get(index).and_then(|node| node.starter.records.get(&task));
-        if let Some(TaskStatus::Ended { exit, released: false, ran }) = status {
+        let facts = self.nodes.get(index).and_then(|node| node.starter.records.get(&task));
+        if let Some(TaskStatus::Ended { exit, released: false, ran }) = facts.map(|f| &f.status) {
             let (exit, ran) = (exit.clone(), *ran);
             let status = TaskStatus::Ended { exit, released: true, ran };
             self.set_status(index, task, boot, status)?;
@@ -251,18 +264,30 @@ impl World {
         boot: u64,
         status: TaskStatus,
     ) -> Result<(), String> {
+        self.note(index, task, boot, |facts| facts.status = status)
+    }
+
+    /// A shim notes a fact; whoever is up hears of it.
+    pub(super) fn note(
+        &mut self,
+        index: usize,
+        task: TaskId,
+        boot: u64,
+        fact: impl FnOnce(&mut TaskFacts),
+    ) -> Result<(), String> {
         let Some(node) = self.nodes.get_mut(index).filter(|node| node.boot == boot) else {
             return Ok(());
         };
         // The shim writes its record whether or not its starter lives; one without an intent
         // belongs to a start that was never begun.
         let Some(record) = node.starter.records.get_mut(&task) else { return Ok(()) };
-        *record = status.clone();
+        fact(record);
+        let facts = record.clone();
         if !node.starter.up {
             return Ok(());
         }
         if let Some(agent) = node.agent.as_mut() {
-            agent.brain.status_changed(task, status);
+            agent.brain.status_changed(task, facts);
         }
         self.round(index)
     }

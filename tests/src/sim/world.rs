@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use scheduler_core::{AttemptState, Event};
-use tidegate_model::{Span, TaskExit, TaskId, Timestamp};
+use tidegate_model::{DecisionSeq, Span, TaskExit, TaskId, Timestamp};
 use tidegate_proto::link::{NodePlan, Report};
 
 use super::agent::SimNode;
@@ -62,6 +62,13 @@ pub(super) enum Happening {
         boot: u64,
         exit: TaskExit,
     },
+    /// A checkpoint of a task is complete.
+    Commits {
+        node: usize,
+        task: TaskId,
+        boot: u64,
+        request: Option<DecisionSeq>,
+    },
     /// Nothing of a task is left.
     Vanishes {
         node: usize,
@@ -113,6 +120,8 @@ pub(super) struct World {
     queued: u64,
     steps: u64,
     trace: DefaultHasher,
+    /// The record up to which the books have been audited.
+    audited: Option<DecisionSeq>,
 }
 
 /// Steps between two faults: at least one in 50.
@@ -139,6 +148,7 @@ impl World {
             queued: 0,
             steps: 0,
             trace: DefaultHasher::new(),
+            audited: None,
         };
         world.after(0, Happening::CoordinatorStarts);
         for node in 0..world.nodes.len() {
@@ -161,8 +171,12 @@ impl World {
     }
 
     pub(super) fn count(&mut self, what: String) {
+        self.count_many(what, 1);
+    }
+
+    pub(super) fn count_many(&mut self, what: String, more: u64) {
         let count = self.coverage.entry(what).or_insert(0);
-        *count = count.saturating_add(1);
+        *count = count.saturating_add(more);
     }
 
     /// Lives through so many steps under faults.
@@ -228,6 +242,9 @@ impl World {
             Happening::Planned { node, session, plan } => self.receive_plan(node, session, plan),
             Happening::Executed { node, task, boot } => self.executed(node, task, boot),
             Happening::Exits { node, task, boot, exit } => self.exits(node, task, boot, exit),
+            Happening::Commits { node, task, boot, request } => {
+                self.commits(node, task, boot, request)
+            }
             Happening::Vanishes { node, task, boot } => self.vanishes(node, task, boot),
             Happening::Person => {
                 self.person();
@@ -245,6 +262,14 @@ impl World {
         let nodes = engine.core().books().nodes.keys();
         let nodes: Vec<_> = nodes.filter_map(|n| engine.core().node_state(now, *n)).collect();
         self.truth.check(engine.core())?;
+        // The books change with their records only.
+        let seq = engine.last_seq();
+        if self.audited != Some(seq) {
+            if let Some(violation) = engine.core().audit(engine.now()).first() {
+                return Err(violation.to_string());
+            }
+            self.audited = Some(seq);
+        }
         for state in nodes {
             self.count(format!("node {state:?}"));
         }

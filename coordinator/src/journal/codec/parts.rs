@@ -1,9 +1,14 @@
 //! The parts that records and snapshots share.
 
-use scheduler_core::{JobOutcome, Outcome, Place, Policy, StopReason};
-use tidegate_model::{NodeId, Span, UserId};
+use scheduler_core::{
+    Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Place, Right, SaveReason,
+    StopReason, Terms, Weight,
+};
+use tidegate_model::{GpuCount, NodeId, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
-use tidegate_proto::{WireError, parsed};
+use tidegate_proto::{WireError, amount_bytes, parsed, required};
+
+use crate::translate::{money, standing, standing_message};
 
 pub(in crate::journal) fn place_message(place: &Place) -> wire::Place {
     let gpus = place.gpus.iter().map(ToString::to_string).collect();
@@ -17,30 +22,115 @@ pub(in crate::journal) fn place(message: &wire::Place) -> Result<Place, WireErro
     Ok(Place { node, gpus })
 }
 
-pub(in crate::journal) fn policy_message(policy: &Policy) -> wire::Policy {
-    wire::Policy {
-        start_timeout_ms: policy.start_timeout.0,
-        restart_backoff_ms: policy.restart_backoff.0,
-        restart_backoff_max_ms: policy.restart_backoff_max.0,
-        steady_after_ms: policy.steady_after.0,
-        keep_ended_ms: policy.keep_ended.0,
-        silent_after_ms: policy.silent_after.0,
-        max_live_jobs: policy.max_live_jobs,
-        admins: policy.admins.iter().map(|user| user.0).collect(),
+pub(in crate::journal) fn terms_message(terms: Terms) -> wire::Terms {
+    wire::Terms {
+        standing: standing_message(terms.standing).into(),
+        protect_ms: terms.protect.0,
+        weight: terms.weight.0,
+        small: terms.small,
     }
 }
 
-pub(in crate::journal) fn policy(message: wire::Policy) -> Policy {
-    Policy {
-        start_timeout: Span(message.start_timeout_ms),
-        restart_backoff: Span(message.restart_backoff_ms),
-        restart_backoff_max: Span(message.restart_backoff_max_ms),
-        steady_after: Span(message.steady_after_ms),
-        keep_ended: Span(message.keep_ended_ms),
-        silent_after: Span(message.silent_after_ms),
-        max_live_jobs: message.max_live_jobs,
-        admins: message.admins.into_iter().map(UserId).collect(),
+/// Attempts of releases before terms were free work.
+pub(in crate::journal) fn terms(message: Option<wire::Terms>) -> Result<Terms, WireError> {
+    let Some(message) = message else { return Ok(Terms::FREE) };
+    Ok(Terms {
+        standing: standing(message.standing)?,
+        protect: Span(message.protect_ms),
+        weight: Weight(message.weight),
+        small: message.small,
+    })
+}
+
+pub(in crate::journal) fn excused_message(excused: Excused) -> wire::Excused {
+    wire::Excused {
+        from_ms: excused.from.0,
+        until_ms: excused.until.0,
+        why: excuse_number(excused.why),
     }
+}
+
+pub(in crate::journal) fn excused(message: wire::Excused) -> Result<Excused, WireError> {
+    let (from, until) = (Timestamp(message.from_ms), Timestamp(message.until_ms));
+    Ok(Excused { from, until, why: excuse(message.why)? })
+}
+
+pub(in crate::journal) fn shares_message(nodes: &[(NodeId, GpuCount)]) -> Vec<wire::NodeShare> {
+    let share = |(node, gpus): &(NodeId, GpuCount)| wire::NodeShare {
+        node: node.to_string(),
+        gpus: gpus.0,
+    };
+    nodes.iter().map(share).collect()
+}
+
+pub(in crate::journal) fn shares(
+    nodes: Vec<wire::NodeShare>,
+) -> Result<Vec<(NodeId, GpuCount)>, WireError> {
+    let share =
+        |share: wire::NodeShare| Ok((parsed(&share.node, "NodeShare.node")?, GpuCount(share.gpus)));
+    nodes.into_iter().map(share).collect()
+}
+
+pub(in crate::journal) fn save_reason_message(why: SaveReason) -> wire::SaveReason {
+    use wire::save_reason::{Displaced, Drained, Why};
+    let why = match why {
+        SaveReason::Displaced { by, grounds } => Why::Displaced(Displaced {
+            by: by.to_string(),
+            rule: right_number(grounds.rule),
+            claimant_claim: amount_bytes(grounds.claimant.0.0),
+            claimant_budget: amount_bytes(grounds.claimant.1.0),
+            victim_claim: amount_bytes(grounds.victim.0.0),
+            victim_budget: amount_bytes(grounds.victim.1.0),
+        }),
+        SaveReason::Drained { node } => Why::Drained(Drained { node: node.to_string() }),
+    };
+    wire::SaveReason { why: Some(why) }
+}
+
+pub(in crate::journal) fn save_reason(
+    message: Option<wire::SaveReason>,
+) -> Result<SaveReason, WireError> {
+    use wire::save_reason::Why;
+    Ok(match required(message.and_then(|message| message.why), "SaveReason.why")? {
+        Why::Displaced(m) => SaveReason::Displaced {
+            by: parsed(&m.by, "Displaced.by")?,
+            grounds: Grounds {
+                rule: right(m.rule)?,
+                claimant: (
+                    money(&m.claimant_claim, "Displaced.claimant_claim")?,
+                    money(&m.claimant_budget, "Displaced.claimant_budget")?,
+                ),
+                victim: (
+                    money(&m.victim_claim, "Displaced.victim_claim")?,
+                    money(&m.victim_budget, "Displaced.victim_budget")?,
+                ),
+            },
+        },
+        Why::Drained(m) => SaveReason::Drained { node: parsed(&m.node, "Drained.node")? },
+    })
+}
+
+pub(in crate::journal) fn park_reason_message(why: ParkReason) -> wire::ParkReason {
+    use wire::park_reason::Why;
+    let why = match why {
+        ParkReason::Asked { by } => Why::AskedBy(by.0),
+        ParkReason::NoProgress { attempts } => Why::AttemptsWithoutProgress(attempts),
+        ParkReason::DependencyFailed { job } => Why::Dependency(job.to_string()),
+    };
+    wire::ParkReason { why: Some(why) }
+}
+
+pub(in crate::journal) fn park_reason(
+    message: Option<wire::ParkReason>,
+) -> Result<ParkReason, WireError> {
+    use wire::park_reason::Why;
+    Ok(match required(message.and_then(|message| message.why), "ParkReason.why")? {
+        Why::AskedBy(user) => ParkReason::Asked { by: UserId(user) },
+        Why::AttemptsWithoutProgress(attempts) => ParkReason::NoProgress { attempts },
+        Why::Dependency(job) => {
+            ParkReason::DependencyFailed { job: parsed(&job, "ParkReason.dependency")? }
+        }
+    })
 }
 
 /// An enum of the journal: both ways, with what is unknown refused by name.
@@ -69,7 +159,43 @@ journal_enum!(
     "StopReason",
     Cancelled,
     GangBroken,
-    StartTimeout
+    StartTimeout,
+    CannotSave,
+    GraceOver,
+    PlanFailed
 );
-journal_enum!(outcome_number, outcome, Outcome, "Outcome", Done, Failed, Unsaved, Lost);
+journal_enum!(
+    outcome_number,
+    outcome,
+    Outcome,
+    "Outcome",
+    Done,
+    Failed,
+    Unsaved,
+    Lost,
+    Saved,
+    Unknown
+);
 journal_enum!(job_outcome_number, job_outcome, JobOutcome, "JobOutcome", Done, Failed, Cancelled);
+journal_enum!(excuse_number, excuse, Excuse, "Excuse", Saved, Fault);
+journal_enum!(
+    move_cause_number,
+    move_cause,
+    MoveCause,
+    "MoveCause",
+    Earlier,
+    NodeGone,
+    LateRelease
+);
+journal_enum!(
+    right_number,
+    right,
+    Right,
+    "Right",
+    Free,
+    Ratio,
+    SmallerClaim,
+    OwnOrder,
+    Small,
+    Reservation
+);

@@ -176,7 +176,7 @@ impl Agent {
                 let waits = matches!(state, State::Prepared(_));
                 let seen = Some(v1::TaskSeen { state: Some(state) });
                 let told = if waits { &mut self.kept_back } else { &mut tasks };
-                told.push(v1::TaskReport { task, seen });
+                told.push(v1::TaskReport { task, seen, save: None, commit: None });
             }
         }
         let (applied_epoch, applied_generation) = (plan.epoch, plan.generation);

@@ -1,0 +1,179 @@
+//! `tidegate-replay`: what a store holds, record by record, and what the rules of this version
+//! would decide on it. Reads a store and changes nothing of it.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "what the person who starts it sees")]
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use serde_json::{Value, json};
+use tidegate_coordinator::journal::JournalError;
+use tidegate_coordinator::journal::redb_store::RedbJournal;
+use tidegate_coordinator::replay::{Line, Replayed, Until, instant, newest, replay};
+
+/// Apply the records of a store again, one line each, oldest first.
+///
+/// With --diff their events are decided again by the rules of this version, and the first record that
+/// is decided otherwise is shown; the exit code is then 1. Rules may change from version to version: a
+/// difference says what changed, not that the store is damaged.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate replay", version)]
+struct Args {
+    /// The store's file, or a copy of it
+    store: PathBuf,
+    /// Only up to this instant: RFC 3339, milliseconds since 1970, or -2h before the last record
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    until: Option<String>,
+    /// Decide the events again and show the first difference
+    #[arg(long)]
+    diff: bool,
+    /// One JSON object a record, and one with the figures at the end
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err((code, told)) => {
+            eprintln!("error: {told}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// 2 = refused, 1 = it cannot be read.
+type Told = (u8, String);
+
+fn run(args: &Args) -> Result<bool, Told> {
+    let journal = RedbJournal::read_only(&args.store).map_err(|why| told(&args.store, &why))?;
+    let unread = |why: JournalError| told(&args.store, &why);
+    let last = newest(&journal).map_err(unread)?;
+    let until = args.until.as_deref().map(|text| instant::parse(text, last));
+    let until = until.transpose().map_err(|why| (2, format!("--until: {why}")))?;
+    let until = until.map_or(Until::End, Until::At);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let started = Instant::now();
+    let mut closed = false;
+    let mut tell = |line: &Line| {
+        write_line(&mut out, line, args.json).map_err(|why| {
+            closed = why.kind() == io::ErrorKind::BrokenPipe;
+            JournalError::storage(why)
+        })
+    };
+    let done = match replay(&journal, until, args.diff, &mut tell) {
+        Ok(done) => done,
+        // Whoever reads has seen enough, as `head` has.
+        Err(_) if closed => return Ok(true),
+        Err(why) => return Err(unread(why)),
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let written = if args.json {
+        writeln!(out, "{}", figures_json(args, &done, seconds))
+    } else {
+        writeln!(out, "\n{}", figures(args, &done, seconds))
+    };
+    written
+        .and_then(|()| out.flush())
+        .map_err(|why| (1, format!("the output is closed: {why}")))?;
+    Ok(done.difference.is_none())
+}
+
+fn told(store: &Path, why: &JournalError) -> Told {
+    let store = store.display();
+    if matches!(why, JournalError::InUse) {
+        let told = format!(
+            "{store} is open in a coordinator: stop it, or copy the file and replay the copy"
+        );
+        return (2, told);
+    }
+    let below = std::error::Error::source(why).map_or_else(String::new, |why| format!(": {why}"));
+    (1, format!("{store}: {why}{below}"))
+}
+
+fn write_line(out: &mut impl Write, line: &Line, as_json: bool) -> io::Result<()> {
+    let Line { stamp, event, decisions, count } = line;
+    let (seq, at) = (stamp.seq.0, instant::rfc3339(stamp.at));
+    if as_json {
+        let line = json!({
+            "record": seq, "at_ms": stamp.at.0, "at": at,
+            "event": event, "decisions": decisions, "count": count,
+        });
+        writeln!(out, "{line}")
+    } else {
+        writeln!(out, "{at}  {seq}  {event}: {decisions}")
+    }
+}
+
+#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate for people")]
+fn per_second(records: u64, seconds: f64) -> f64 {
+    (records as f64 / seconds.max(1e-9)).round()
+}
+
+fn figures(args: &Args, done: &Replayed, seconds: f64) -> String {
+    let mut text = format!(
+        "{} records, {} decisions, {} events/s, up to {}\n",
+        done.records,
+        done.decisions,
+        per_second(done.records, seconds),
+        instant::rfc3339(done.last)
+    );
+    if done.after.0 > 0 {
+        let after = done.after.0;
+        text += &format!("the log was cut: it begins with the books after record {after}\n");
+    }
+    let accounts = &done.books.accounts;
+    for account in accounts.live() {
+        text += &format!(
+            "{}: {} GPU-h charged, {} GPU-h pledged\n",
+            accounts.name(account.id),
+            account.charged.value(done.last),
+            account.pledge.value(done.last)
+        );
+    }
+    text += &match (&done.difference, args.diff) {
+        (Some(found), _) => format!(
+            "first difference: record {} at {}\n  then: {}\n  now:  {}\n  rules differ, or it was \
+             decided on what the journal does not hold: heartbeats, reports that changed nothing",
+            found.stamp.seq.0,
+            instant::rfc3339(found.stamp.at),
+            found.then,
+            found.now
+        ),
+        (None, true) => "every event is decided as it was".to_owned(),
+        (None, false) => String::new(),
+    };
+    text.trim_end().to_owned()
+}
+
+fn figures_json(args: &Args, done: &Replayed, seconds: f64) -> Value {
+    let accounts = &done.books.accounts;
+    // As texts: an amount may be larger than a number of JSON.
+    let account = |one: &scheduler_core::Account| {
+        json!({
+            "account": accounts.name(one.id),
+            "charged_gpu_us": one.charged.value(done.last).0.to_string(),
+            "pledged_gpu_us": one.pledge.value(done.last).0.to_string(),
+        })
+    };
+    let difference = done.difference.as_ref().map(|found| {
+        json!({
+            "record": found.stamp.seq.0, "at_ms": found.stamp.at.0,
+            "then": found.then, "now": found.now,
+        })
+    });
+    json!({
+        "records": done.records,
+        "decisions": done.decisions,
+        "after_record": done.after.0,
+        "last_ms": done.last.0,
+        "events_per_second": per_second(done.records, seconds),
+        "accounts": accounts.live().map(account).collect::<Vec<_>>(),
+        "compared": args.diff,
+        "difference": difference,
+    })
+}

@@ -1,0 +1,229 @@
+//! Reads every record as it is appended, keeps books of its own by applying it, and holds each
+//! decision against rules that are written down here once more, apart from the core's code.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use scheduler_core::{Books, Decision, Event, Outcome, SaveReason, Stamp, Standing, StopReason};
+use tidegate_coordinator::journal::{Entry, codec, snapshot};
+use tidegate_model::{AttemptId, Bytes, Commit};
+
+use super::Planted;
+use super::coordinator::SimEngine;
+
+/// What the journal's reader knows.
+#[derive(Debug, Default)]
+struct Seen {
+    books: Books,
+    met: BTreeMap<&'static str, u64>,
+    violation: Option<String>,
+}
+
+/// The journal's reader. One owner at a time: the journal within a turn, the simulation after it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Watch {
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// Decisions that a run of some length must meet.
+pub(super) const MET: [&str; 14] = [
+    "SaveOrdered to a displaced attempt",
+    "SaveOrdered to a drained attempt",
+    "SaveWithdrawn",
+    "SaveAdmitted",
+    "CheckpointCommitted",
+    "CommitsClosed",
+    "StandingChanged to Protected",
+    "StandingChanged to Funded",
+    "StandingChanged to Free",
+    "LimitCrossed",
+    "ElderNamed",
+    "ReservationMade",
+    "JobParked",
+    "AttemptEnded as Saved",
+];
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A coordinator restored these books; they are those that its predecessors left.
+    pub(super) fn restored(&self, books: &Books, compare: bool) -> Result<(), String> {
+        let mut seen = self.lock();
+        let is_first = seen.books == Books::default();
+        if compare && !is_first && seen.books != *books {
+            return Err("the restored books differ from those that were journaled".to_owned());
+        }
+        seen.books = books.clone();
+        Ok(())
+    }
+
+    /// Records are appended.
+    pub(super) fn appended(&self, batch: &[Entry]) {
+        let mut seen = self.lock();
+        for (seq, bytes) in batch {
+            let read = codec::decode(*seq, bytes).map_err(|error| error.to_string());
+            let held = read.and_then(|record| {
+                record.decisions.iter().try_for_each(|decision| {
+                    seen.hold(decision)?;
+                    let applied = seen.books.evolve(record.stamp, decision);
+                    applied.map_err(|broken| broken.to_string())
+                })
+            });
+            if let (Err(why), None) = (held, &seen.violation) {
+                seen.violation = Some(format!("{seq}: {why}"));
+            }
+        }
+    }
+
+    /// What was met since the last call; or the first rule that was broken.
+    pub(super) fn report(&self) -> Result<BTreeMap<&'static str, u64>, String> {
+        let mut seen = self.lock();
+        match seen.violation.take() {
+            Some(why) => Err(why),
+            None => Ok(std::mem::take(&mut seen.met)),
+        }
+    }
+
+    /// The engine's books follow from the records alone, and survive a snapshot.
+    pub(super) fn look(&self, engine: &SimEngine) -> Result<(), String> {
+        let books = engine.core().books();
+        if self.lock().books != *books {
+            return Err("the books differ from what their records say".to_owned());
+        }
+        let stamp = Stamp { at: engine.now(), seq: engine.last_seq() };
+        let read = snapshot::decode(stamp.seq, &snapshot::encode(stamp, books));
+        let (read, again) = read.map_err(|error| error.to_string())?;
+        if (read, &again) != (stamp, books) {
+            return Err("a snapshot reads back as other books".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The planted bugs that are wrong decisions: the batch with one of them, where it can be.
+    pub(super) fn spoilt(&self, planted: Planted, batch: &[Entry]) -> Option<Vec<Entry>> {
+        let seen = self.lock();
+        let wrong = seen.wrong(planted)?;
+        let mut batch = batch.to_vec();
+        let (seq, bytes) = batch.last_mut()?;
+        let mut record = codec::decode(*seq, bytes).ok()?;
+        // Before the others: it must fit the books as they are.
+        record.decisions.insert(0, wrong);
+        *bytes =
+            codec::encode(record.stamp, record.epoch, &Event::DeadlineReached, &record.decisions);
+        Some(batch)
+    }
+}
+
+impl Seen {
+    fn wrong(&self, planted: Planted) -> Option<Decision> {
+        let mut attempts = self.books.jobs.values().flat_map(|job| &job.attempts);
+        match planted {
+            Planted::ProtectedAsked => {
+                let one = attempts.find(|one| {
+                    let leaves = one.save.is_some() || one.stop.is_some();
+                    one.standing == Standing::Protected && one.is_live() && !leaves
+                })?;
+                let node = one.tasks.first()?.place.node;
+                let why = SaveReason::Drained { node };
+                Some(Decision::SaveOrdered { attempt: one.id, why })
+            }
+            Planted::ClosedCommits => {
+                let attempt = attempts.find(|one| one.commits_closed)?.id;
+                let (step, path) = (u64::MAX, "/late".to_owned());
+                let commit = Commit { step, path, bytes: Bytes(1), request: None };
+                Some(Decision::CheckpointCommitted { attempt, commit: Box::new(commit) })
+            }
+            Planted::PublishBeforeAppend
+            | Planted::SyncDropped
+            | Planted::GenerationIgnored
+            | Planted::LedgerAfterReport
+            | Planted::IntentAfterSpawn
+            | Planted::ReleasedTooEarly
+            | Planted::SilenceIsLoss
+            | Planted::PledgeKept => None,
+        }
+    }
+
+    fn meet(&mut self, what: &'static str) {
+        let count = self.met.entry(what).or_insert(0);
+        *count = count.saturating_add(1);
+    }
+
+    /// Holds a decision against the books before it.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the others have no rule here")]
+    fn hold(&mut self, decision: &Decision) -> Result<(), String> {
+        match decision {
+            Decision::SaveOrdered { attempt, why } => self.save_ordered(*attempt, *why)?,
+            Decision::StopOrdered { attempt, why } => self.stop_ordered(*attempt, *why)?,
+            Decision::CheckpointCommitted { attempt, .. } => {
+                let closed = self.books.attempt(*attempt).is_none_or(|one| one.commits_closed);
+                if closed {
+                    return Err(format!("{attempt} can commit nothing any more, and did"));
+                }
+                self.meet("CheckpointCommitted");
+            }
+            Decision::SaveWithdrawn(_) => self.meet("SaveWithdrawn"),
+            Decision::SaveAdmitted(_) => self.meet("SaveAdmitted"),
+            Decision::CommitsClosed(_) => self.meet("CommitsClosed"),
+            Decision::StandingChanged { to, .. } => self.meet(match to {
+                Standing::Protected => "StandingChanged to Protected",
+                Standing::Funded => "StandingChanged to Funded",
+                Standing::Free => "StandingChanged to Free",
+            }),
+            Decision::LimitCrossed { .. } => self.meet("LimitCrossed"),
+            Decision::ElderNamed { .. } => self.meet("ElderNamed"),
+            Decision::ReservationMade { .. } => self.meet("ReservationMade"),
+            Decision::JobParked { .. } => self.meet("JobParked"),
+            Decision::AttemptEnded { outcome: Outcome::Saved, .. } => {
+                self.meet("AttemptEnded as Saved");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whoever is asked to leave may be asked: never one that is protected.
+    fn save_ordered(&mut self, id: AttemptId, why: SaveReason) -> Result<(), String> {
+        let victim = self.books.attempt(id).ok_or_else(|| format!("{id} is not known"))?;
+        if victim.standing == Standing::Protected {
+            return Err(format!("{id} is protected, and is asked to save"));
+        }
+        if !victim.is_displaceable() {
+            return Err(format!("{id} is on its way out, and is asked to save"));
+        }
+        match why {
+            SaveReason::Displaced { by, .. } => {
+                let heir = self.books.attempt(by).ok_or_else(|| format!("{by} is not known"))?;
+                if heir.terms.standing != Standing::Protected || by.job == id.job {
+                    return Err(format!("{by} may displace nobody, and displaces {id}"));
+                }
+                self.meet("SaveOrdered to a displaced attempt");
+            }
+            SaveReason::Drained { node } => {
+                let drained = self.books.nodes.get(&node).is_some_and(|node| node.drain.is_some());
+                if !drained || !victim.tasks.iter().any(|task| task.place.node == node) {
+                    return Err(format!("{id} is asked to leave {node}, which does not drain it"));
+                }
+                self.meet("SaveOrdered to a drained attempt");
+            }
+        }
+        Ok(())
+    }
+
+    /// What is protected ends by its owner, by itself, or because it never began.
+    fn stop_ordered(&self, id: AttemptId, why: StopReason) -> Result<(), String> {
+        let attempt = self.books.attempt(id).ok_or_else(|| format!("{id} is not known"))?;
+        let may = match why {
+            StopReason::Cancelled
+            | StopReason::GangBroken
+            | StopReason::StartTimeout
+            | StopReason::PlanFailed => true,
+            StopReason::CannotSave | StopReason::GraceOver => {
+                attempt.standing != Standing::Protected
+            }
+        };
+        if may { Ok(()) } else { Err(format!("{id} is protected, and is stopped: {why}")) }
+    }
+}
