@@ -1,12 +1,23 @@
 //! The arguments. Parsed here once: past here an id is an id and a span is a span.
 
+mod accounts;
+mod cluster;
+mod jobs;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
-use tidegate_model::{AccountPath, Bytes, JobId, NodeName, Span, SubmitKey, TaskLayout};
+use clap::{Parser, Subcommand};
 
+pub(crate) use self::accounts::{
+    AccountsArgs, AnswerArgs, AnyAccount, BudgetCommand, ROOT, ReportArgs, RoleCommand,
+};
+pub(crate) use self::cluster::{
+    CompletionsArgs, DrainArgs, NodeArgs, NodeCommand, NodesArgs, PolicyCommand,
+};
+pub(crate) use self::jobs::{
+    CancelArgs, HandOver, JobArgs, JobsArgs, LogsArgs, ReservationCommand, RunArgs, SubmitArgs,
+};
 use crate::connect::SOCKET_ENV;
 use crate::{exit, external, jobfile};
 
@@ -38,14 +49,17 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Submit the job that a file describes; prints its id
     #[command(
-        after_help = "Examples:\n  tidegate submit train.toml\n  generate | tidegate submit -",
+        after_help = "Examples:\n  tidegate submit train.toml\n  tidegate submit --dry-run \
+                      train.toml\n  tidegate submit --array 0-99%10 sweep.toml\n  generate | \
+                      tidegate submit -",
         after_long_help = submit_help()
     )]
     Submit(SubmitArgs),
     /// Submit a command as a job; prints its id
     #[command(
         after_help = "Examples:\n  tidegate run -f -- python hello.py\n  tidegate run --gpus 16 \
-                      --min-runtime 2h -- torchrun train.py\n\nWith --follow, the output of task \
+                      --min-runtime 2h --checkpoint megatron -- torchrun train.py\n  tidegate run \
+                      --array 0-9 -- python eval.py\n\nWith --follow, the output of task \
                       0 is passed on and the exit code tells how the\njob ended: 0 done, 1 failed \
                       or cancelled. Ctrl-C leaves the job running."
     )]
@@ -62,6 +76,20 @@ pub(crate) enum Command {
     /// Cancel jobs
     #[command(after_help = "Example:\n  tidegate cancel job-7 job-8")]
     Cancel(CancelArgs),
+    /// Keep a job from starting until it is released
+    #[command(after_help = "Example:\n  tidegate park job-7")]
+    Park(JobArgs),
+    /// Let a parked job start again
+    #[command(after_help = "Example:\n  tidegate release job-7")]
+    Release(JobArgs),
+    /// Let a job become its account's elder though it asks more than half of the limit
+    #[command(after_help = "Example:\n  tidegate elder job-7\n\nOnly a manager of its account \
+                            may. While it waits for budget, only small jobs start\nprotected in \
+                            that account.")]
+    Elder(JobArgs),
+    /// End what was promised to a waiting job
+    #[command(subcommand)]
+    Reservation(ReservationCommand),
     /// Print what a task has written
     #[command(
         after_help = "Examples:\n  tidegate logs job-7\n  tidegate logs -f job-7\n  tidegate logs \
@@ -72,7 +100,8 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  tidegate nodes\n  tidegate nodes --reasons")]
     Nodes(NodesArgs),
     /// Let a node empty: no new work is placed on it
-    #[command(after_help = "Example:\n  tidegate drain gpu-01 --reason \"fan 3 is loud\"")]
+    #[command(after_help = "Examples:\n  tidegate drain gpu-01 --reason \"fan 3 is loud\"\n  \
+                            tidegate drain gpu-01 --reason \"new switch\" --by 4h")]
     Drain(DrainArgs),
     /// Let a drained node take work again
     #[command(after_help = "Example:\n  tidegate resume gpu-01")]
@@ -80,6 +109,31 @@ pub(crate) enum Command {
     /// Say what only a person can know of a node
     #[command(subcommand)]
     Node(NodeCommand),
+    /// List accounts: budgets, what is charged, what is promised
+    #[command(
+        after_help = "Examples:\n  tidegate accounts\n  tidegate accounts olmo --users\n\nFigures \
+                      are GPU-hours of the last 7 days, to one decimal. The limit \
+                      is\nthe budget less what only small jobs are funded from; the claim is what \
+                      is charged\nand pledged; the ratio is the claim in percent of the limit."
+    )]
+    Accounts(AccountsArgs),
+    /// Tell what was used, by account and user
+    #[command(
+        after_help = "Examples:\n  tidegate report\n  tidegate report --weeks 4 --account olmo \
+                            --csv\n\nFigures are GPU-hours; the part that was used is of the \
+                            budget as it is now. Jobs are forgotten\nsome time after they ended \
+                            (keep_ended of the policy): what was used longer ago may be missing."
+    )]
+    Report(ReportArgs),
+    /// Set, show, move and ask for budgets
+    #[command(subcommand)]
+    Budget(BudgetCommand),
+    /// Say who may do what in which account
+    #[command(subcommand)]
+    Role(RoleCommand),
+    /// Show and change the rules of the cluster
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Show the cluster and its coordinator
     Status,
     /// Print a completion script
@@ -97,174 +151,6 @@ impl Command {
         matches!(self, Self::Run(args) if args.follow)
             || matches!(self, Self::Logs(args) if args.follow)
     }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct KeyArgs {
-    /// Your own submit key: the same key answers the same job for 7 days
-    #[arg(long, value_name = "ULID")]
-    pub(crate) key: Option<SubmitKey>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SubmitArgs {
-    /// The job file (TOML), or - for standard input
-    pub(crate) file: PathBuf,
-    #[command(flatten)]
-    pub(crate) key: KeyArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// GPUs of the whole job
-    #[arg(long, value_name = "N", default_value_t = jobfile::DEFAULT_GPUS)]
-    pub(crate) gpus: u32,
-    /// GPUs on each node [default: left to placement]
-    #[arg(long, value_name = "N")]
-    pub(crate) gpus_per_node: Option<u32>,
-    /// One task per node (a launcher such as torchrun starts the ranks) or per GPU
-    #[arg(long, value_enum, default_value_t = Tasks::PerNode)]
-    pub(crate) tasks: Tasks,
-    /// Protected span that makes a start worthwhile, at most 8h
-    #[arg(long, value_name = "SPAN", default_value_t = jobfile::DEFAULT_MIN_RUNTIME)]
-    pub(crate) min_runtime: Span,
-    /// Account that is charged
-    #[arg(long, value_name = "PATH", default_value = jobfile::DEFAULT_ACCOUNT)]
-    pub(crate) account: AccountPath,
-    /// Name, for people [default: the program's file name]
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// A variable of the job; may be repeated. Readable by all who may read the job
-    #[arg(long, value_name = "NAME=VALUE", value_parser = env_pair)]
-    pub(crate) env: Vec<(String, String)>,
-    /// Where the job keeps its checkpoints [default: one made below the working directory]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) checkpoint_dir: Option<PathBuf>,
-    /// Time to save and leave when stopped
-    #[arg(long, value_name = "SPAN", default_value_t = jobfile::DEFAULT_GRACE)]
-    pub(crate) grace: Span,
-    /// Restarts after failures of the job's own
-    #[arg(long, value_name = "N", default_value_t = jobfile::DEFAULT_MAX_RESTARTS)]
-    pub(crate) max_restarts: u32,
-    /// What is kept of each output stream of each task
-    #[arg(long, value_name = "SIZE", default_value_t = jobfile::DEFAULT_LOG_CAP)]
-    pub(crate) log_cap: Bytes,
-    /// Where the tasks start [default: the current directory]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) workdir: Option<PathBuf>,
-    /// Pass on the job's output until it ends
-    #[arg(long, short)]
-    pub(crate) follow: bool,
-    #[command(flatten)]
-    pub(crate) key: KeyArgs,
-    /// Program and arguments; no shell reads them
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<String>,
-}
-
-/// How many tasks a job has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Tasks {
-    PerNode,
-    PerGpu,
-}
-
-impl From<Tasks> for TaskLayout {
-    fn from(tasks: Tasks) -> Self {
-        match tasks {
-            Tasks::PerNode => Self::PerNode,
-            Tasks::PerGpu => Self::PerGpu,
-        }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct JobsArgs {
-    /// Ended jobs too; they are kept for 7 days
-    #[arg(long)]
-    pub(crate) all: bool,
-    /// Your own only
-    #[arg(long, conflicts_with = "user")]
-    pub(crate) mine: bool,
-    /// Of this user only (name or uid)
-    #[arg(long)]
-    pub(crate) user: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct JobArgs {
-    /// The job's id, such as job-7
-    #[arg(value_name = "JOB")]
-    pub(crate) job: JobId,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CancelArgs {
-    /// The jobs' ids
-    #[arg(value_name = "JOB", required = true)]
-    pub(crate) jobs: Vec<JobId>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LogsArgs {
-    /// The job's id, such as job-7
-    #[arg(value_name = "JOB")]
-    pub(crate) job: JobId,
-    /// Go on until the job ends, over its restarts
-    #[arg(long, short)]
-    pub(crate) follow: bool,
-    /// Of this attempt, counted from 1 [default: the newest]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) attempt: Option<u32>,
-    /// Of this task, counted from 0
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) task: u32,
-    /// Its standard error instead of its standard output
-    #[arg(long)]
-    pub(crate) stderr: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct NodesArgs {
-    /// Only drained nodes, with reason, owner and time
-    #[arg(long)]
-    pub(crate) reasons: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DrainArgs {
-    /// The node's name
-    pub(crate) node: NodeName,
-    /// Why; shown to everybody
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) reason: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct NodeArgs {
-    /// The node's name
-    pub(crate) node: NodeName,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum NodeCommand {
-    /// Its tasks are gone for ever: the machine is off or reinstalled
-    #[command(after_help = "Example:\n  tidegate node lost gpu-01\n\nOnly say so of a node whose \
-                      processes cannot be running any more: its jobs\nare started again elsewhere.")]
-    Lost(NodeArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CompletionsArgs {
-    /// For this shell
-    #[arg(value_enum)]
-    pub(crate) shell: Shell,
-}
-
-fn env_pair(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
-    let (name, value) = pair.ok_or("give NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn after_help() -> String {
@@ -324,6 +210,39 @@ mod tests {
         check(
             "tidegate logs job-7 --attempt 0",
             "error: invalid value '0' for '--attempt <N>': 0 is not in 1..=4294967295",
+        );
+        check(
+            "tidegate run --gpu-type H100 -- true",
+            "error: invalid value 'H100' for '--gpu-type <NAME>': \"H100\" is not a name: expected \
+             1 to 63 of a-z 0-9 - _",
+        );
+    }
+
+    #[test]
+    fn sizes_times_and_ranges_are_refused_with_what_is_accepted() {
+        check("tidegate budget set olmo 12.5% --now", "accepted");
+        check("tidegate budget transfer olmo/a olmo/b 100", "accepted");
+        check("tidegate role set root ana manager", "accepted");
+        check("tidegate run --order -3 --array 0-9%2 -- true", "accepted");
+        check(
+            "tidegate budget set olmo 30",
+            "error: invalid value '30' for '<SIZE>': \"30\" is no size of a budget: expected 30% of \
+             the parent, or 1200h in GPU-hours of a window",
+        );
+        check(
+            "tidegate drain a --reason b --by tomorrow",
+            "error: invalid value 'tomorrow' for '--by <TIME|SPAN>': \"tomorrow\" is no time: \
+             expected a span from now like 2h or 1h30m, or an instant like 2026-12-01T08:00:00Z or \
+             2026-12-01T08:00:00+01:00",
+        );
+        check(
+            "tidegate run --array 0-9999999 -- true",
+            "error: invalid value '0-9999999' for '--array <RANGE>': 10000000 jobs asked; 1 to 1000 \
+             are accepted",
+        );
+        check(
+            "tidegate run --array 0-9 --dry-run -- true",
+            "error: the argument '--array <RANGE>' cannot be used with '--dry-run'",
         );
     }
 }

@@ -18,8 +18,10 @@ use crate::nearest::nearest;
 use crate::show::out::remark;
 
 /// Name and what it does.
-const EXTERNAL: [(&str, &str); 1] =
-    [("demo", "Start a small cluster on this machine and show it at work")];
+const EXTERNAL: [(&str, &str); 2] = [
+    ("demo", "Start a small cluster on this machine and show it at work"),
+    ("replay", "Apply the records of a store again, one line each"),
+];
 
 /// What the demo runs besides this program, which is built: it runs.
 const DEMO_PACKAGES: [&str; 5] =

@@ -12,7 +12,8 @@ use crate::logs::{Sink, Stream, Tail};
 use crate::progress::Progress;
 use crate::retry::Patience;
 use crate::show::out::remark;
-use crate::view::job::{Job, JobState};
+use crate::view::job::Job;
+use crate::view::state::JobState;
 
 /// Between two looks at a log that has not grown, or at a job that does not run.
 const POLL: Duration = Duration::from_millis(200);

@@ -1,16 +1,19 @@
-//! The job file: TOML, one job, no nesting but `env`. Every refusal is one line that names the
-//! key and what is accepted.
+//! The job file: TOML, one job, no nesting but `checkpoint` and `env`. Every refusal is one line
+//! that names the key and what is accepted.
 //!
 //! [`EXAMPLE`] shows every key, [`help`] what each accepts. Relative directories are taken from
 //! the job file's directory. What is not here: reading the file ([`crate::submit`]) and the
 //! limits of a job ([`JobSpec::checked`]).
 
+pub(crate) mod checkpoint;
+mod keys;
+
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use tidegate_model::{Bytes, GpuCount, JobSpec, Span, SpecError, TaskLayout};
-use toml::{Table, Value};
+use tidegate_model::{Bytes, CheckpointOffer, GpuCount, JobSpec, Span, SpecError, WhileWaiting};
+use toml::Table;
 
+use self::keys::{Keys, parsed, syntax};
 use crate::nearest::nearest;
 
 /// Largest job file. A spec holds 128 KiB at most; the rest is room for comments.
@@ -32,28 +35,46 @@ command = ["torchrun", "train.py"]
 working_dir = "."
 gpus = 16
 gpus_per_node = 8
+gpu_type = "h100"
+max_blocks = 2
 tasks = "per-node"
 min_runtime = "2h"
+while_waiting = "free"
+order = -1
+after = ["job-3", "job-4:success"]
 grace = "30s"
 max_restarts = 3
 checkpoint_dir = "checkpoints"
 log_cap = "64MiB"
+
+[checkpoint]
+preset = "megatron"
+grace = "10m"
+bytes = "1TiB"
 
 [env]
 SEED = "7"
 "#;
 
 /// Key, what is accepted, default.
-const KEYS: [(&str, &str, &str); 13] = [
+type Key = (&'static str, &'static str, &'static str);
+
+const KEYS: [Key; 19] = [
     ("name", "a string", "the program's file name"),
     ("account", "a string such as \"olmo/pretrain\"", "\"default\""),
     ("command", "an array of strings such as [\"python\", \"train.py\"]", "none: must be given"),
     ("working_dir", "a string with the directory the tasks start in", "the current directory"),
+    ("checkpoint", "a table", "none: it is only stopped"),
     ("env", "a table of strings", "empty"),
     ("gpus", "a whole number of GPUs from 1", "1"),
     ("gpus_per_node", "a whole number of GPUs that divides gpus", "left to placement"),
+    ("gpu_type", "a string with the name of a kind of GPU", "any, one for the whole job"),
+    ("max_blocks", "a whole number of blocks from 1", "as few as possible"),
     ("tasks", "\"per-node\" or \"per-gpu\"", "\"per-node\""),
     ("min_runtime", "a span of time such as \"90s\", \"30m\" or \"2h\", at most \"8h\"", "\"0\""),
+    ("while_waiting", "\"free\" or \"wait\"", "\"free\", with a [checkpoint]"),
+    ("order", "a whole number, smallest first among your own jobs", "0"),
+    ("after", "an array of jobs such as [\"job-3\", \"job-4:success\"]", "empty"),
     ("grace", "a span of time such as \"30s\", at most \"30m\"", "\"30s\""),
     ("max_restarts", "a whole number from 0 to 1000", "3"),
     ("checkpoint_dir", "a string with a directory", "one made below working_dir"),
@@ -65,8 +86,8 @@ const KEYS: [(&str, &str, &str); 13] = [
 pub(crate) enum JobFileError {
     #[error("line {line}: {message}")]
     Syntax { line: usize, message: String },
-    #[error("unknown key {given:?}{}; the keys are {}", meant(.given), key_names().join(", "))]
-    UnknownKey { given: String },
+    #[error("unknown key {given:?}{}; the keys are {}", meant(.given, .known), .known.join(", "))]
+    UnknownKey { given: String, known: Vec<&'static str> },
     #[error("{key}: {found} was given; {} is accepted", accepted(.key))]
     WrongType { key: String, found: String },
     #[error(
@@ -98,9 +119,11 @@ pub(crate) struct Dirs<'a> {
 pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError> {
     let table = text.parse::<Table>().map_err(|error| syntax(text, &error))?;
     if let Some(given) = table.keys().find(|given| !key_names().contains(&given.as_str())) {
-        return Err(JobFileError::UnknownKey { given: given.clone() });
+        return Err(JobFileError::UnknownKey { given: given.clone(), known: key_names().into() });
     }
     let keys = Keys(&table);
+    let checkpoint = keys.table("checkpoint")?.map(checkpoint::offer).transpose()?;
+    let min_runtime = keys.parsed("min_runtime")?.unwrap_or(DEFAULT_MIN_RUNTIME);
     let command = keys.command()?;
     let name = match keys.text("name")? {
         Some(name) => name.to_owned(),
@@ -123,13 +146,42 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         gpus: GpuCount(keys.number("gpus")?.unwrap_or(DEFAULT_GPUS)),
         gpus_per_node: keys.number("gpus_per_node")?.map(GpuCount),
         layout: keys.layout()?,
-        min_runtime: keys.parsed("min_runtime")?.unwrap_or(DEFAULT_MIN_RUNTIME),
+        min_runtime,
         grace: keys.parsed("grace")?.unwrap_or(DEFAULT_GRACE),
         max_restarts: keys.number("max_restarts")?.unwrap_or(DEFAULT_MAX_RESTARTS),
         checkpoint_dir,
         log_cap: keys.parsed("log_cap")?.unwrap_or(DEFAULT_LOG_CAP),
+        gpu_type: keys.parsed("gpu_type")?,
+        max_blocks: keys.number("max_blocks")?,
+        own_order: keys.signed("order")?.unwrap_or(0),
+        while_waiting: while_waiting(keys.while_waiting()?, min_runtime, checkpoint.as_ref())?,
+        checkpoint,
+        after: keys.after()?,
     };
     Ok(spec.checked()?)
+}
+
+/// What a job does while it is not funded. What cannot be is refused, if it was asked for.
+///
+/// # Errors
+/// If a job without a min runtime is to wait, or one that cannot be asked to leave is to run free.
+pub(crate) fn while_waiting(
+    asked: Option<WhileWaiting>,
+    min_runtime: Span,
+    checkpoint: Option<&CheckpointOffer>,
+) -> Result<WhileWaiting, JobFileError> {
+    let key = "while_waiting";
+    let refused = |why: &str| Err(JobFileError::Unparsable { key, why: why.to_owned() });
+    match asked {
+        Some(WhileWaiting::Wait) if min_runtime == Span::ZERO => {
+            refused("\"wait\" asked; a job without a min_runtime always runs free: give one")
+        }
+        Some(WhileWaiting::Free) if min_runtime > Span::ZERO && checkpoint.is_none() => refused(
+            "\"free\" asked; a job that runs free must be able to save and leave: give a [checkpoint]",
+        ),
+        Some(asked) => Ok(asked),
+        None => Ok(WhileWaiting::Free),
+    }
 }
 
 /// What people call a job that they gave no name.
@@ -154,10 +206,14 @@ pub(crate) fn directory(key: &'static str, path: &Path) -> Result<String, JobFil
 
 /// The keys for `--help`.
 pub(crate) fn help() -> String {
-    let line = |(key, accepts, default): (&str, &str, &str)| {
-        format!("  {key:<15} {accepts} (default: {default})")
-    };
-    format!("Keys of a job file (TOML):\n{}", KEYS.map(line).join("\n"))
+    let line =
+        |(key, accepts, default): &Key| format!("  {key:<15} {accepts} (default: {default})");
+    let lines = |keys: &[Key]| keys.iter().map(line).collect::<Vec<_>>().join("\n");
+    format!(
+        "Keys of a job file (TOML):\n{}\n\nKeys of its [checkpoint] table:\n{}",
+        lines(&KEYS),
+        lines(&checkpoint::KEYS)
+    )
 }
 
 fn key_names() -> [&'static str; KEYS.len()] {
@@ -165,106 +221,20 @@ fn key_names() -> [&'static str; KEYS.len()] {
 }
 
 fn accepted(key: &str) -> &'static str {
+    let (keys, key) = match key.strip_prefix("checkpoint.") {
+        Some(key) => (&checkpoint::KEYS[..], key),
+        None => (&KEYS[..], key),
+    };
     // `env.NAME` and `command[2]` are parts of keys.
     match key {
-        part if part.starts_with("env.") => "a string",
-        part if part.starts_with("command[") => "a string",
-        key => KEYS.iter().find(|(known, ..)| *known == key).map_or("another", |(_, text, _)| text),
+        part if part.starts_with("env.") || part.starts_with("command[") => "a string",
+        part if part.starts_with("after[") => "a job such as \"job-3\" or \"job-3:success\"",
+        key => keys.iter().find(|(known, ..)| *known == key).map_or("another", |(_, text, _)| text),
     }
 }
 
-fn meant(given: &str) -> String {
-    nearest(given, &key_names())
-        .map(|near| format!(" (did you mean {near:?}?)"))
-        .unwrap_or_default()
-}
-
-fn syntax(text: &str, error: &toml::de::Error) -> JobFileError {
-    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-    let message = error.message().lines().collect::<Vec<_>>().join(", ");
-    JobFileError::Syntax { line: before.matches('\n').count() + 1, message }
-}
-
-fn wrong_type(key: &str, value: &Value) -> JobFileError {
-    const MOST_SHOWN: usize = 32;
-    let short: String = value.to_string().chars().take(MOST_SHOWN).collect();
-    let found = match value {
-        Value::String(_) => format!("the string {short}"),
-        Value::Integer(_) | Value::Float(_) => format!("the number {short}"),
-        Value::Boolean(_) => short,
-        Value::Datetime(_) => "a date".to_owned(),
-        Value::Array(_) => "an array".to_owned(),
-        Value::Table(_) => "a table".to_owned(),
-    };
-    JobFileError::WrongType { key: key.to_owned(), found }
-}
-
-fn parsed<T: FromStr<Err: ToString>>(key: &'static str, text: &str) -> Result<T, JobFileError> {
-    let told = |error: T::Err| JobFileError::Unparsable { key, why: error.to_string() };
-    text.parse().map_err(told)
-}
-
-/// A job file whose keys are all known.
-struct Keys<'a>(&'a Table);
-
-impl<'a> Keys<'a> {
-    fn text(&self, key: &'static str) -> Result<Option<&'a str>, JobFileError> {
-        match self.0.get(key) {
-            None => Ok(None),
-            Some(value) => value.as_str().map(Some).ok_or_else(|| wrong_type(key, value)),
-        }
-    }
-
-    fn parsed<T: FromStr<Err: ToString>>(
-        &self,
-        key: &'static str,
-    ) -> Result<Option<T>, JobFileError> {
-        self.text(key)?.map(|text| parsed(key, text)).transpose()
-    }
-
-    fn number(&self, key: &'static str) -> Result<Option<u32>, JobFileError> {
-        let Some(value) = self.0.get(key) else { return Ok(None) };
-        let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
-        number.map(Some).ok_or_else(|| wrong_type(key, value))
-    }
-
-    fn layout(&self) -> Result<TaskLayout, JobFileError> {
-        match self.0.get("tasks").map(|value| (value, value.as_str())) {
-            None | Some((_, Some("per-node"))) => Ok(TaskLayout::PerNode),
-            Some((_, Some("per-gpu"))) => Ok(TaskLayout::PerGpu),
-            Some((value, _)) => Err(wrong_type("tasks", value)),
-        }
-    }
-
-    fn command(&self) -> Result<Vec<String>, JobFileError> {
-        let words = match self.0.get("command") {
-            None => return Err(JobFileError::NoCommand),
-            Some(Value::String(_)) => return Err(JobFileError::ShellString),
-            Some(Value::Array(words)) => words,
-            Some(value) => return Err(wrong_type("command", value)),
-        };
-        let word = |(at, value): (usize, &Value)| {
-            let word = value.as_str().map(str::to_owned);
-            word.ok_or_else(|| wrong_type(&format!("command[{at}]"), value))
-        };
-        words.iter().enumerate().map(word).collect()
-    }
-
-    /// Sorted by name, as a spec wants it: a [`Table`] is.
-    fn env(&self) -> Result<Vec<(String, String)>, JobFileError> {
-        let vars = match self.0.get("env") {
-            None => return Ok(Vec::new()),
-            Some(Value::Table(vars)) => vars,
-            Some(value) => return Err(wrong_type("env", value)),
-        };
-        let mut env = Vec::new();
-        for (name, value) in vars {
-            let text = value.as_str().ok_or_else(|| wrong_type(&format!("env.{name}"), value))?;
-            env.push((name.clone(), text.to_owned()));
-        }
-        env.sort();
-        Ok(env)
-    }
+fn meant(given: &str, known: &[&str]) -> String {
+    nearest(given, known).map(|near| format!(" (did you mean {near:?}?)")).unwrap_or_default()
 }
 
 #[cfg(test)]

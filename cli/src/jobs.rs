@@ -11,9 +11,9 @@ use crate::connect::Api;
 use crate::exit::{Exit, Failure};
 use crate::retry::Patience;
 use crate::show::out::{json, remark, say};
-use crate::show::text::plain;
 use crate::show::{table, time};
-use crate::view::job::{Job, as_text};
+use crate::view::as_text;
+use crate::view::job::Job;
 use crate::view::users::{Users, own_uid, uid};
 
 /// Jobs asked for at once. Usual ones are 1 KiB, so a page stays far below the largest message;
@@ -103,9 +103,9 @@ pub(crate) async fn explain(api: &Api, args: &JobArgs, as_json: bool) -> Result<
         let v1::ExplainReply { job, reason, lines, numbers } = reply;
         return json(&Explanation { job, reason, lines, numbers: numbers.into_iter().collect() });
     }
-    let head = format!("{}: {}", plain(&reply.job), plain(&reply.reason));
-    let lines = reply.lines.iter().map(|line| format!("  {}", plain(line)));
-    say(&std::iter::once(head).chain(lines).collect::<Vec<_>>().join("\n"))
+    let head = format!("{}: {}", reply.job, reply.reason);
+    let numbers = reply.numbers.into_iter().collect();
+    say(&table::explanation(&head, &reply.lines, &numbers, time::now()))
 }
 
 /// What became of one job that was to be cancelled.

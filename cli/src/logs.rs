@@ -61,7 +61,7 @@ pub(crate) async fn logs(api: &Api, args: &LogsArgs, as_json: bool) -> Result<()
 async fn document(api: &Api, mut tail: Tail) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Log {
-        #[serde(serialize_with = "crate::view::job::as_text")]
+        #[serde(serialize_with = "crate::view::as_text")]
         attempt: AttemptId,
         task: u32,
         stream: Stream,

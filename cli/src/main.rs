@@ -3,17 +3,25 @@
 //! It decides nothing. Every answer is the coordinator's, asked over one Unix socket; what is here
 //! is how arguments and job files become requests, and replies become tables, JSON and exit codes.
 
+mod accounts;
+mod amount;
 mod args;
+mod array;
+mod budget;
 mod connect;
+mod dry_run;
 mod exit;
 mod external;
 mod follow;
+mod job_changes;
 mod jobfile;
 mod jobs;
 mod logs;
 mod nearest;
 mod nodes;
+mod policy;
 mod progress;
+mod report;
 mod retry;
 mod show;
 mod submit;
@@ -23,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Command, NodeCommand, RunArgs};
+use crate::args::{Cli, Command, NodeCommand, PolicyCommand, ReservationCommand, RunArgs};
 use crate::connect::{Api, Sockets};
 use crate::exit::{Exit, Failure};
 use crate::follow::Start;
@@ -63,11 +71,24 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
         Command::Job(args) => jobs::show(api, &args, json).await,
         Command::Explain(args) => jobs::explain(api, &args, json).await,
         Command::Cancel(args) => jobs::cancel(api, args, json).await,
+        Command::Park(args) => job_changes::park(api, &args, json).await,
+        Command::Release(args) => job_changes::release(api, &args, json).await,
+        Command::Elder(args) => job_changes::allow_elder(api, &args, json).await,
+        Command::Reservation(ReservationCommand::Drop(args)) => {
+            job_changes::drop_reservation(api, &args, json).await
+        }
         Command::Logs(args) => logs::logs(api, &args, json).await,
         Command::Nodes(args) => nodes::list(api, &args, json).await,
         Command::Drain(args) => nodes::drain(api, args, json).await,
         Command::Resume(args) => nodes::resume(api, &args, json).await,
         Command::Node(NodeCommand::Lost(args)) => nodes::lost(api, &args, json).await,
+        Command::Node(NodeCommand::Remove(args)) => nodes::remove(api, &args, json).await,
+        Command::Accounts(args) => accounts::list(api, &args, json).await,
+        Command::Report(args) => report::report(api, &args, json).await,
+        Command::Budget(command) => budget::budget(api, command, json).await,
+        Command::Role(command) => budget::role(api, command, json).await,
+        Command::Policy(PolicyCommand::Show) => policy::show(api, json).await,
+        Command::Policy(PolicyCommand::Set { pairs }) => policy::set(api, &pairs, json).await,
         Command::Status => nodes::status(api, json).await,
         // Both are done before there is a runtime.
         Command::Completions(_) | Command::External(_) => Ok(()),
@@ -75,11 +96,10 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
 }
 
 async fn submit_and_follow(api: &Api, args: RunArgs, json: bool) -> Result<(), Failure> {
-    let follow = args.follow;
-    let job = submit::run(api, args, json).await?;
-    if !follow {
-        return Ok(());
+    if !args.follow {
+        return submit::run(api, args, json).await;
     }
+    let job = submit::run_to_follow(api, args).await?;
     let outputs = vec![(Stream::Stdout, Sink::Stdout), (Stream::Stderr, Sink::Stderr)];
     follow::follow(api, job, 0, Start::First, outputs).await
 }
@@ -101,7 +121,18 @@ mod tests {
             [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
         {
             let script = String::from_utf8(completion_script(shell)).unwrap();
-            for word in ["submit", "explain", "completions", "demo", "min-runtime"] {
+            for word in [
+                "submit",
+                "explain",
+                "completions",
+                "demo",
+                "min-runtime",
+                "accounts",
+                "transfer",
+                "reservation",
+                "dry-run",
+                "array",
+            ] {
                 assert!(script.contains(word), "{shell}: {word}");
             }
         }

@@ -1,6 +1,7 @@
-//! `nodes`, `drain`, `resume`, `node lost`, `status`.
+//! `nodes`, `drain`, `resume`, `node lost`, `node remove`, `status`.
 
 use serde::Serialize;
+use tidegate_model::Timestamp;
 use tidegate_proto::v1;
 
 use crate::args::{DrainArgs, NodeArgs, NodesArgs};
@@ -8,7 +9,8 @@ use crate::connect::Api;
 use crate::exit::Failure;
 use crate::show::out::{json, say};
 use crate::show::table;
-use crate::show::text::counted;
+use crate::show::text::{counted, plain};
+use crate::show::time::{self, away, coarse};
 use crate::view::node::{Cluster, Node};
 use crate::view::users::Users;
 
@@ -32,7 +34,7 @@ pub(crate) async fn list(api: &Api, args: &NodesArgs, as_json: bool) -> Result<(
     match (as_json, args.reasons) {
         (true, _) => json(&Nodes { nodes }),
         (false, true) => say(&table::reasons(&nodes)),
-        (false, false) => say(&table::nodes(&nodes)),
+        (false, false) => say(&table::nodes(&nodes, time::now())),
     }
 }
 
@@ -41,22 +43,68 @@ pub(crate) async fn list(api: &Api, args: &NodesArgs, as_json: bool) -> Result<(
 /// # Errors
 /// If there is no such node, it is not allowed, or the coordinator does not answer.
 pub(crate) async fn drain(api: &Api, args: DrainArgs, as_json: bool) -> Result<(), Failure> {
-    #[derive(Serialize)]
-    struct Drained {
-        node: String,
-        tasks_left: u32,
-    }
     let node = args.node.to_string();
-    let request = v1::DrainRequest { node: node.clone(), reason: args.reason };
+    let now = time::now();
+    let wanted_by_ms = args.by.map(|when| when.instant(now).0);
+    let request = v1::DrainRequest { node: node.clone(), reason: args.reason, wanted_by_ms };
     let reply = api.read(async |mut client| client.drain(request.clone()).await).await?;
-    let tasks_left = reply.tasks_left;
-    if as_json {
-        return json(&Drained { node, tasks_left });
+    let drained = Drained::read(node, wanted_by_ms, reply);
+    if as_json { json(&drained) } else { say(&drained.told(now)) }
+}
+
+/// What a drain has to wait for.
+#[derive(Debug, Serialize)]
+struct Drained {
+    node: String,
+    tasks_left: u32,
+    /// When the last protection there ends.
+    saves_from_ms: u64,
+    /// By when it is empty at the latest.
+    empty_by_ms: u64,
+    wanted_by_ms: Option<u64>,
+    protected_beyond: Vec<Beyond>,
+}
+
+/// An attempt whose protection outlasts the wanted instant.
+#[derive(Debug, Serialize)]
+struct Beyond {
+    attempt: String,
+    user: String,
+    uid: u32,
+    until_ms: u64,
+}
+
+impl Drained {
+    fn read(node: String, wanted_by_ms: Option<u64>, reply: v1::DrainReply) -> Self {
+        let v1::DrainReply { tasks_left, saves_from_ms, empty_by_ms, protected_beyond } = reply;
+        let mut users = Users::default();
+        let beyond = |v1::ProtectedAttempt { attempt, uid, until_ms }| {
+            let user = users.name(uid);
+            Beyond { attempt, user, uid, until_ms }
+        };
+        let protected_beyond = protected_beyond.into_iter().map(beyond).collect();
+        Self { node, tasks_left, saves_from_ms, empty_by_ms, wanted_by_ms, protected_beyond }
     }
-    say(&match tasks_left {
-        0 => format!("{node} is drained"),
-        left => format!("{node} is draining: {} left", counted(left, "task")),
-    })
+
+    fn told(&self, now: Timestamp) -> String {
+        let node = &self.node;
+        if self.tasks_left == 0 {
+            return format!("{node} is drained");
+        }
+        let at = |ms: u64| away(Timestamp(ms), now);
+        let mut lines = vec![format!(
+            "{node} is draining: {} left; the last protection there ends {}, empty {} at the latest",
+            counted(self.tasks_left, "task"),
+            at(self.saves_from_ms),
+            at(self.empty_by_ms)
+        )];
+        lines.extend(self.protected_beyond.iter().map(|one| {
+            let (attempt, user) = (plain(&one.attempt), plain(&one.user));
+            let left = coarse(Timestamp(one.until_ms).since(now));
+            format!("  {attempt} of {user} is protected beyond that: {left} more")
+        }));
+        lines.join("\n")
+    }
 }
 
 /// Lets a node take work again.
@@ -93,6 +141,21 @@ pub(crate) async fn lost(api: &Api, args: &NodeArgs, as_json: bool) -> Result<()
         return json(&Lost { node, tasks_lost });
     }
     say(&format!("{node} is declared lost, and {} with it", counted(tasks_lost, "task")))
+}
+
+/// Forgets a node that will not come back.
+///
+/// # Errors
+/// As [`drain`].
+pub(crate) async fn remove(api: &Api, args: &NodeArgs, as_json: bool) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Removed {
+        node: String,
+    }
+    let node = args.node.to_string();
+    let request = v1::RemoveNodeRequest { node: node.clone() };
+    api.read(async |mut client| client.remove_node(request.clone()).await).await?;
+    if as_json { json(&Removed { node }) } else { say(&format!("{node} is removed")) }
 }
 
 /// Shows the cluster.

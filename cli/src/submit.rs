@@ -1,4 +1,5 @@
-//! `submit` and `run`: a job is made, checked here first, and handed over under one key.
+//! `submit` and `run`: a job is made, checked here first, and handed over under one key; an array
+//! of jobs under keys that come of one.
 
 use std::env;
 use std::fs::File;
@@ -6,74 +7,168 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tidegate_model::{GpuCount, JobId, JobSpec, SubmitKey};
+use tidegate_model::{Dependency, GpuCount, JobId, JobSpec, SubmitKey, WhileWaiting};
 use tidegate_proto::{parsed, v1};
 use ulid::Ulid;
 
-use crate::args::{KeyArgs, RunArgs, SubmitArgs};
+use crate::args::{HandOver, RunArgs, SubmitArgs};
+use crate::array::{ArrayRange, key_at};
 use crate::connect::Api;
+use crate::dry_run;
 use crate::exit::{Exit, Failure};
 use crate::jobfile::{self, Dirs, JobFileError, MAX_FILE_BYTES};
 use crate::jobs::broken;
 use crate::retry::Patience;
 use crate::show::out::{json, remark, say};
+use crate::show::text::counted;
 
 /// What was answered to a submit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Submitted {
-    #[serde(serialize_with = "crate::view::job::as_text")]
+    #[serde(serialize_with = "crate::view::as_text")]
     job: JobId,
-    #[serde(serialize_with = "crate::view::job::as_text")]
+    #[serde(serialize_with = "crate::view::as_text")]
     key: SubmitKey,
     /// The key had been answered before: the job is not new.
     repeated: bool,
+    /// How often it was asked until there was an answer.
+    #[serde(skip)]
+    tries: u32,
 }
 
-/// Submits the job of a file.
+/// What was answered for one job of an array.
+#[derive(Debug, Serialize)]
+struct SubmittedOne {
+    index: u32,
+    #[serde(flatten)]
+    submitted: Submitted,
+}
+
+/// Submits the job of a file, or an array of it.
 ///
 /// # Errors
 /// If the file is refused, or the coordinator refuses the job or does not answer.
 pub(crate) async fn submit(api: &Api, args: SubmitArgs, as_json: bool) -> Result<(), Failure> {
-    let submitted = hand_over(api, read(&args.file)?, &args.key).await?;
-    tell(&submitted, as_json)
+    let spec = read(&args.file)?;
+    hand_over(api, spec, &args.hand_over, as_json).await
 }
 
-/// Submits a command. Its id is told on standard error if its output follows on the other.
+/// Submits a command, or an array of it.
 ///
 /// # Errors
 /// As [`submit`].
-pub(crate) async fn run(api: &Api, args: RunArgs, as_json: bool) -> Result<JobId, Failure> {
-    let (follow, key) = (args.follow, KeyArgs { key: args.key.key });
-    let submitted = hand_over(api, spec(args)?, &key).await?;
-    if follow {
-        remark(&format!("{} is submitted; Ctrl-C leaves it running", submitted.job));
-    } else {
-        tell(&submitted, as_json)?;
-    }
+pub(crate) async fn run(api: &Api, args: RunArgs, as_json: bool) -> Result<(), Failure> {
+    let HandOver { key, array, dry_run } = args.hand_over;
+    let spec = spec(args)?;
+    hand_over(api, spec, &HandOver { key, array, dry_run }, as_json).await
+}
+
+/// Submits a command whose output is to follow: its id is told on standard error.
+///
+/// # Errors
+/// As [`submit`].
+pub(crate) async fn run_to_follow(api: &Api, args: RunArgs) -> Result<JobId, Failure> {
+    let key = args.hand_over.key.unwrap_or_else(new_key);
+    let submitted = ask(api, spec(args)?, key, key).await?;
+    remark_if_repeated(&submitted);
+    remark(&format!("{} is submitted; Ctrl-C leaves it running", submitted.job));
     Ok(submitted.job)
 }
 
-fn tell(submitted: &Submitted, as_json: bool) -> Result<(), Failure> {
-    if as_json { json(submitted) } else { say(&submitted.job.to_string()) }
+async fn hand_over(api: &Api, spec: JobSpec, how: &HandOver, as_json: bool) -> Result<(), Failure> {
+    if how.dry_run {
+        return dry_run::dry_run(api, spec, as_json).await;
+    }
+    let key = how.key.unwrap_or_else(new_key);
+    if let Some(range) = how.array {
+        return hand_over_array(api, &spec, range, key, as_json).await;
+    }
+    let submitted = ask(api, spec, key, key).await?;
+    remark_if_repeated(&submitted);
+    if as_json { json(&submitted) } else { say(&submitted.job.to_string()) }
 }
 
-/// One key for all tries: however often it is asked, one job is made.
-async fn hand_over(api: &Api, spec: JobSpec, key: &KeyArgs) -> Result<Submitted, Failure> {
-    let key = key.key.unwrap_or_else(|| SubmitKey(Ulid::generate().into()));
+/// One after the other, for each may wait for an earlier one. Ids are told as they come.
+async fn hand_over_array(
+    api: &Api,
+    spec: &JobSpec,
+    range: ArrayRange,
+    base: SubmitKey,
+    as_json: bool,
+) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Array {
+        #[serde(serialize_with = "crate::view::as_text")]
+        key: SubmitKey,
+        jobs: Vec<SubmittedOne>,
+    }
+    let (mut jobs, mut ids, mut repeated) = (Vec::new(), Vec::new(), 0_u64);
+    for (place, index) in range.indexes().enumerate() {
+        let job = range.job(spec, index, &ids)?;
+        let submitted = ask(api, job, key_at(base, place), base).await;
+        let submitted = submitted.map_err(|failure| in_part(failure, ids.len(), base))?;
+        ids.push(submitted.job);
+        repeated += u64::from(submitted.repeated && submitted.tries == 1);
+        if as_json {
+            jobs.push(SubmittedOne { index, submitted });
+        } else {
+            say(&submitted.job.to_string())?;
+        }
+    }
+    if repeated > 0 {
+        let (repeated, all) = (counted(repeated, "job"), ids.len());
+        remark(&format!("{repeated} of {all} had been accepted before, under the key {base}"));
+    }
+    if as_json { json(&Array { key: base, jobs }) } else { Ok(()) }
+}
+
+/// What a person must know of an array of which only the first jobs were accepted.
+fn in_part(failure: Failure, accepted: usize, base: SubmitKey) -> Failure {
+    match &failure {
+        Failure::Told { exit, message } if accepted > 0 => {
+            let jobs = counted(u64::try_from(accepted).unwrap_or(u64::MAX), "job");
+            // A submit in doubt names the key already.
+            let key = if *exit == Exit::Unavailable {
+                String::new()
+            } else {
+                format!("; the key of the array is {base}")
+            };
+            Failure::new(*exit, format!("after {jobs} of the array: {message}{key}"))
+        }
+        Failure::Told { .. } | Failure::OutputClosed => failure,
+    }
+}
+
+fn new_key() -> SubmitKey {
+    SubmitKey(Ulid::generate().into())
+}
+
+/// One key for all tries: however often it is asked, one job is made. `given` is the key that a
+/// person repeats by hand.
+async fn ask(
+    api: &Api,
+    spec: JobSpec,
+    key: SubmitKey,
+    given: SubmitKey,
+) -> Result<Submitted, Failure> {
     let request = v1::SubmitRequest { key: key.to_string(), spec: Some(spec.into()) };
     let patience = Patience::of_submit(&key.to_string());
     let answer = api
         .ask(&patience, async |mut client| client.submit(request.clone()).await)
         .await
-        .map_err(|failure| with_key(failure, key))?;
+        .map_err(|failure| with_key(failure, given))?;
     let v1::SubmitReply { job, repeated } = answer.value;
     let job: JobId = parsed(&job, "SubmitReply.job").map_err(|error| broken(&error))?;
-    if repeated && answer.tries > 1 {
+    Ok(Submitted { job, key, repeated, tries: answer.tries })
+}
+
+/// Says aside that a job is not new.
+fn remark_if_repeated(Submitted { job, key, repeated, tries }: &Submitted) {
+    if *repeated && *tries > 1 {
         remark(&format!("an earlier try had been accepted: {job} is that job (key {key})"));
-    } else if repeated {
+    } else if *repeated {
         remark(&format!("the key {key} had been answered before: {job} is that job"));
     }
-    Ok(Submitted { job, key, repeated })
 }
 
 /// A submit in doubt may be repeated by hand, with the key that was used.
@@ -119,6 +214,11 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
     let directory = |key, dir: &Path| jobfile::directory(key, &current.join(dir)).map_err(refused);
     let checkpoint_dir = args.checkpoint_dir.as_deref();
     let checkpoint_dir = checkpoint_dir.map(|dir| directory("checkpoint_dir", dir)).transpose()?;
+    let checkpoint = jobfile::checkpoint::of_words(&args.checkpoint).map_err(refused)?;
+    let asked = args.no_free.then_some(WhileWaiting::Wait);
+    let while_waiting = jobfile::while_waiting(asked, args.min_runtime, checkpoint.as_ref());
+    let after =
+        |jobs: Vec<JobId>, success| jobs.into_iter().map(move |job| Dependency { job, success });
     let mut env = args.env;
     env.sort();
     let spec = JobSpec {
@@ -135,6 +235,12 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
         max_restarts: args.max_restarts,
         checkpoint_dir,
         log_cap: args.log_cap,
+        gpu_type: args.gpu_type,
+        max_blocks: args.max_blocks,
+        own_order: args.order,
+        while_waiting: while_waiting.map_err(refused)?,
+        checkpoint,
+        after: after(args.after, false).chain(after(args.after_success, true)).collect(),
     };
     spec.checked().map_err(|error| refused(error.into()))
 }

@@ -7,6 +7,8 @@
     reason = "a test and what supports it; a panic is its verdict"
 )]
 
+mod handing_over;
+mod sharing;
 mod support;
 
 use std::fs;
@@ -98,8 +100,9 @@ fn a_job_file_with_an_unknown_key_is_refused_before_anybody_is_asked() {
     fs::write(coordinator.path("train.toml"), "command = [\"true\"]\ngpu = 4\n").unwrap();
     let ran = coordinator.tidegate(&["submit", "train.toml"]);
     let expected = "error: train.toml: unknown key \"gpu\" (did you mean \"gpus\"?); the keys are \
-                    name, account, command, working_dir, env, gpus, gpus_per_node, tasks, \
-                    min_runtime, grace, max_restarts, checkpoint_dir, log_cap\n";
+                    name, account, command, working_dir, checkpoint, env, gpus, gpus_per_node, \
+                    gpu_type, max_blocks, tasks, min_runtime, while_waiting, order, after, grace, \
+                    max_restarts, checkpoint_dir, log_cap\n";
     assert_eq!(ran, told(2, "", expected));
     assert!(coordinator.script().submits.is_empty());
 }
@@ -129,20 +132,36 @@ fn jobs_are_read_over_all_pages_into_one_document_of_stable_keys() {
     let ids: Vec<_> =
         document["jobs"].as_array().unwrap().iter().map(|job| job["job"].clone()).collect();
     assert_eq!(ids, ["job-7", "job-8", "job-9"]);
-    let expected = json!({
-        "job": "job-7", "user": "3999999999", "uid": 3_999_999_999_u32,
+    assert_eq!(document["jobs"][0], job_document());
+}
+
+/// The first of those jobs, in two parts: the macro has its limits.
+fn job_document() -> serde_json::Value {
+    let mut asked = json!({
         "name": "train", "account": "default", "command": ["true"], "working_dir": "/",
         "env": {}, "gpus": 8, "gpus_per_node": null, "tasks": "per-gpu",
         "min_runtime_ms": 7_200_000, "grace_ms": 0, "max_restarts": 0,
         "checkpoint_dir": null, "log_cap_bytes": 0,
+        "gpu_type": null, "max_blocks": null, "order": 0, "while_waiting": "free",
+        "checkpoint": null, "after": [],
+    });
+    let attempt = json!({
+        "attempt": "job-7.1", "state": "done", "planned_ms": 0, "running_ms": null,
+        "ended_ms": null, "why": "", "standing": null, "promised_until_ms": null,
+        "granted_ms": null, "committed_ms": null, "save": null, "protected_gpu_us": 0,
+        "funded_gpu_us": 0, "free_gpu_us": 0, "excused_gpu_us": 0, "tasks": []
+    });
+    let became = json!({
+        "job": "job-7", "user": "3999999999", "uid": 3_999_999_999_u32,
         "state": "active", "submitted_ms": 1_772_323_199_000_u64, "ended_ms": null,
         "cancel_requested": false, "reason": "max restarts used",
-        "attempts": [{
-            "attempt": "job-7.1", "state": "done", "planned_ms": 0, "running_ms": null,
-            "ended_ms": null, "why": "", "tasks": []
-        }],
+        "standing": null, "promised_until_ms": null, "parked": null, "elder_since_ms": null,
+        "elder_allowed": false, "reservation": null, "commit": null, "waits_for": [],
+        "waits_since_ms": 0, "stalled": 0, "attempts": [attempt],
     });
-    assert_eq!(document["jobs"][0], expected);
+    let document = asked.as_object_mut().unwrap();
+    document.extend(became.as_object().unwrap().clone());
+    asked
 }
 
 #[test]
@@ -263,7 +282,8 @@ fn a_reader_that_goes_away_ends_the_program_quietly() {
 fn an_explanation_is_told_in_sentences_or_with_its_numbers() {
     let coordinator = Coordinator::with(Script::default());
     let ran = coordinator.tidegate(&["explain", "job-7"]);
-    let sentences = "job-7: AwaitingNodes\n  8 GPUs are asked.\n  2 are idle.\n";
+    let sentences = "job-7: AwaitingNodes\n  8 GPUs are asked.\n  2 are idle.\n\n  gpus       8\n  \
+                     gpus_idle  2\n";
     assert_eq!(ran, told(0, sentences, ""));
     let ran = coordinator.tidegate(&["explain", "job-7", "--json"]);
     let expected = json!({

@@ -1,3 +1,5 @@
+use tidegate_model::{Dependency, SaveSignal, TaskLayout};
+
 use super::*;
 
 fn read(text: &str) -> Result<JobSpec, JobFileError> {
@@ -27,6 +29,9 @@ fn a_job_file_with_only_a_command_gets_the_documented_defaults() {
     assert_eq!((spec.min_runtime, spec.grace), (Span::ZERO, Span::seconds(30)));
     assert_eq!((spec.max_restarts, spec.log_cap), (3, Bytes(64 << 20)));
     assert_eq!((spec.env, spec.checkpoint_dir), (Vec::new(), None));
+    assert_eq!((spec.gpu_type, spec.max_blocks, spec.own_order), (None, None, 0));
+    assert_eq!((spec.while_waiting, spec.checkpoint), (WhileWaiting::Free, None));
+    assert_eq!(spec.after, []);
 }
 
 #[test]
@@ -39,6 +44,12 @@ fn the_example_of_the_help_names_every_key_and_is_accepted() {
     }
     assert_eq!(spec.min_runtime, Span::hours(2));
     assert_eq!(spec.env, [("SEED".to_owned(), "7".to_owned())]);
+    assert_eq!(spec.gpu_type.map(|kind| kind.to_string()).as_deref(), Some("h100"));
+    assert_eq!((spec.max_blocks, spec.own_order), (Some(2), -1));
+    let after = |job: &str, success| Dependency { job: job.parse().unwrap(), success };
+    assert_eq!(spec.after, [after("job-3", false), after("job-4", true)]);
+    let offer = spec.checkpoint.unwrap();
+    assert_eq!((offer.signal, offer.bytes), (Some(SaveSignal::Term), Some(Bytes(1 << 40))));
 }
 
 #[test]
@@ -70,9 +81,9 @@ fn a_command_is_an_array_and_never_a_shell_string() {
 
 #[test]
 fn an_unknown_key_is_refused_with_the_nearest_and_all_valid_ones() {
-    const ALL: &str = "the keys are name, account, command, working_dir, env, gpus, \
-                       gpus_per_node, tasks, min_runtime, grace, max_restarts, checkpoint_dir, \
-                       log_cap";
+    const ALL: &str = "the keys are name, account, command, working_dir, checkpoint, env, gpus, \
+                       gpus_per_node, gpu_type, max_blocks, tasks, min_runtime, while_waiting, \
+                       order, after, grace, max_restarts, checkpoint_dir, log_cap";
     check_line("gpu = 8", &format!("unknown key \"gpu\" (did you mean \"gpus\"?); {ALL}"));
     check_line(
         "min-runtime = \"2h\"",
@@ -146,4 +157,60 @@ fn the_limits_of_a_job_are_told_by_their_keys() {
 fn a_file_that_is_not_toml_is_refused_with_its_line() {
     check_line("gpus = ", "line 2: string values must be quoted, expected literal string");
     check_line("command = [\"again\"]", "line 2: duplicate key");
+}
+
+#[test]
+fn what_a_job_waits_for_is_refused_with_its_form() {
+    check_line(
+        "after = \"job-3\"",
+        "after: the string \"job-3\" was given; an array of jobs such as [\"job-3\", \
+         \"job-4:success\"] is accepted",
+    );
+    check_line(
+        "after = [\"job-3\", \"job-4:done\"]",
+        "after[1]: the string \"job-4:done\" was given; a job such as \"job-3\" or \
+         \"job-3:success\" is accepted",
+    );
+    check_line("after = [\"3\"]", "after: \"3\" is not an id: expected the form job-7");
+}
+
+#[test]
+fn what_a_job_does_while_it_waits_is_refused_where_it_cannot_be() {
+    check_line(
+        "while_waiting = \"idle\"",
+        "while_waiting: the string \"idle\" was given; \"free\" or \"wait\" is accepted",
+    );
+    check_line(
+        "while_waiting = \"wait\"",
+        "while_waiting: \"wait\" asked; a job without a min_runtime always runs free: give one",
+    );
+    check_line(
+        "while_waiting = \"free\"\nmin_runtime = \"1h\"",
+        "while_waiting: \"free\" asked; a job that runs free must be able to save and leave: give \
+         a [checkpoint]",
+    );
+    check_line("while_waiting = \"wait\"\nmin_runtime = \"1h\"", "accepted");
+    check_line("while_waiting = \"free\"\nmin_runtime = \"1h\"\n[checkpoint]", "accepted");
+}
+
+#[test]
+fn a_shape_that_is_none_is_refused() {
+    check_line(
+        "gpu_type = \"H100\"",
+        "gpu_type: \"H100\" is not a name: expected 1 to 63 of a-z 0-9 - _",
+    );
+    check_line("max_blocks = 0", "max_blocks: 0 asked; 1 to 65536 is accepted");
+    check_line(
+        "order = 0.5",
+        "order: the number 0.5 was given; a whole number, smallest first among your own jobs is \
+         accepted",
+    );
+    check_line(
+        "checkpoint = \"hf\"",
+        "checkpoint: the string \"hf\" was given; a table is accepted",
+    );
+    check_line(
+        "checkpoint = { grace = \"1h\" }",
+        "checkpoint.grace: 1h asked; more than 0 and up to 30m is accepted",
+    );
 }

@@ -18,9 +18,33 @@ pub(crate) fn counted(count: impl Into<u64>, noun: &str) -> String {
     }
 }
 
+/// A size to one decimal of its largest unit: `68.0GiB`.
+pub(crate) fn about(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] =
+        [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let Some((unit, size)) = UNITS.iter().find(|(_, size)| bytes >= *size) else {
+        return format!("{bytes}B");
+    };
+    let tenths = u128::from(bytes) * 10 / u128::from(*size);
+    format!("{}.{}{unit}", tenths / 10, tenths % 10)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_is_told_in_one_unit() {
+        for (bytes, expected) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1536, "1.5KiB"),
+            (71_303_168, "68.0MiB"),
+            (u64::MAX, "16777215.9TiB"),
+        ] {
+            assert_eq!(about(bytes), expected);
+        }
+    }
 
     #[test]
     fn control_characters_are_written_out_and_other_letters_kept() {

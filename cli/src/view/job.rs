@@ -1,12 +1,14 @@
 //! Jobs, attempts, tasks.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
-use tidegate_model::{AttemptId, Bytes, JobId, Span, Timestamp};
+use tidegate_model::{AttemptId, JobId, Timestamp};
 use tidegate_proto::{WireError, parsed, required, v1};
 
+use crate::amount::GpuTime;
+use crate::view::spec::Spec;
+use crate::view::state::{AttemptState, JobState, Standing, attempt_state, job_state, standing};
 use crate::view::users::Users;
+use crate::view::{as_ms, as_ms_or_null, as_text};
 
 /// A job as shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,60 +26,26 @@ pub(crate) struct Job {
     pub(crate) ended_ms: Option<Timestamp>,
     pub(crate) cancel_requested: bool,
     pub(crate) reason: String,
+    /// Of the attempt under way; null = none is.
+    pub(crate) standing: Option<Standing>,
+    /// Until when its time is promised.
+    #[serde(serialize_with = "as_ms_or_null")]
+    pub(crate) promised_until_ms: Option<Timestamp>,
+    /// Why it is not started until it is released.
+    pub(crate) parked: Option<String>,
+    #[serde(serialize_with = "as_ms_or_null")]
+    pub(crate) elder_since_ms: Option<Timestamp>,
+    pub(crate) elder_allowed: bool,
+    pub(crate) reservation: Option<Reservation>,
+    /// The newest checkpoint that counts.
+    pub(crate) commit: Option<Commit>,
+    pub(crate) waits_for: Vec<String>,
+    #[serde(serialize_with = "as_ms")]
+    pub(crate) waits_since_ms: Timestamp,
+    /// Attempts in a row that ended without a new commit.
+    pub(crate) stalled: u32,
     /// In the order of their numbers.
     pub(crate) attempts: Vec<Attempt>,
-}
-
-/// What was asked for. The keys are those of a job file, with units.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Spec {
-    pub(crate) name: String,
-    pub(crate) account: String,
-    pub(crate) command: Vec<String>,
-    pub(crate) working_dir: String,
-    pub(crate) env: BTreeMap<String, String>,
-    pub(crate) gpus: u32,
-    pub(crate) gpus_per_node: Option<u32>,
-    pub(crate) tasks: &'static str,
-    #[serde(rename = "min_runtime_ms", serialize_with = "span_as_ms")]
-    pub(crate) min_runtime: Span,
-    #[serde(rename = "grace_ms", serialize_with = "span_as_ms")]
-    pub(crate) grace: Span,
-    pub(crate) max_restarts: u32,
-    pub(crate) checkpoint_dir: Option<String>,
-    #[serde(rename = "log_cap_bytes", serialize_with = "size_as_bytes")]
-    pub(crate) log_cap: Bytes,
-}
-
-/// Where a job is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum JobState {
-    Pending,
-    Active,
-    Done,
-    Failed,
-    Cancelled,
-    /// A state that a newer coordinator knows.
-    Unknown,
-}
-
-/// Where an attempt is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum AttemptState {
-    Planned,
-    Granted,
-    Starting,
-    Running,
-    Stopping,
-    Verifying,
-    Done,
-    Failed,
-    Unsaved,
-    Lost,
-    /// A state that a newer coordinator knows.
-    Unknown,
 }
 
 /// One run of a job.
@@ -93,7 +61,64 @@ pub(crate) struct Attempt {
     #[serde(serialize_with = "as_ms_or_null")]
     pub(crate) ended_ms: Option<Timestamp>,
     pub(crate) why: String,
+    pub(crate) standing: Option<Standing>,
+    #[serde(serialize_with = "as_ms_or_null")]
+    pub(crate) promised_until_ms: Option<Timestamp>,
+    #[serde(serialize_with = "as_ms_or_null")]
+    pub(crate) granted_ms: Option<Timestamp>,
+    #[serde(serialize_with = "as_ms_or_null")]
+    pub(crate) committed_ms: Option<Timestamp>,
+    /// The request to save and leave, if there was one.
+    pub(crate) save: Option<Save>,
+    pub(crate) protected_gpu_us: GpuTime,
+    pub(crate) funded_gpu_us: GpuTime,
+    pub(crate) free_gpu_us: GpuTime,
+    /// What of it is not charged after all.
+    pub(crate) excused_gpu_us: GpuTime,
     pub(crate) tasks: Vec<Task>,
+}
+
+/// A request to save and leave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Save {
+    /// The record of the journal that ordered it.
+    pub(crate) request: String,
+    #[serde(serialize_with = "as_ms")]
+    pub(crate) at_ms: Timestamp,
+    /// When the write gate let it save.
+    #[serde(serialize_with = "as_ms_or_null")]
+    pub(crate) admitted_ms: Option<Timestamp>,
+    pub(crate) why: String,
+}
+
+/// Nodes promised to a waiting job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Reservation {
+    #[serde(serialize_with = "as_ms")]
+    pub(crate) made_ms: Timestamp,
+    /// From when.
+    #[serde(serialize_with = "as_ms")]
+    pub(crate) at_ms: Timestamp,
+    pub(crate) nodes: Vec<ReservedNode>,
+    pub(crate) pledge_gpu_us: GpuTime,
+}
+
+/// A part of a reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct ReservedNode {
+    pub(crate) node: String,
+    pub(crate) gpus: u32,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Commit {
+    pub(crate) attempt: String,
+    pub(crate) step: u64,
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
+    #[serde(serialize_with = "as_ms")]
+    pub(crate) at_ms: Timestamp,
 }
 
 /// One task of an attempt, by the coordinator's words: nothing is decided by them here.
@@ -105,57 +130,6 @@ pub(crate) struct Task {
     pub(crate) state: String,
 }
 
-impl JobState {
-    pub(crate) fn is_ended(self) -> bool {
-        match self {
-            Self::Done | Self::Failed | Self::Cancelled => true,
-            Self::Pending | Self::Active | Self::Unknown => false,
-        }
-    }
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Active => "active",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-impl AttemptState {
-    pub(crate) fn is_ended(self) -> bool {
-        match self {
-            Self::Done | Self::Failed | Self::Unsaved | Self::Lost => true,
-            Self::Planned
-            | Self::Granted
-            | Self::Starting
-            | Self::Running
-            | Self::Stopping
-            | Self::Verifying
-            | Self::Unknown => false,
-        }
-    }
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Planned => "planned",
-            Self::Granted => "granted",
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Stopping => "stopping",
-            Self::Verifying => "verifying",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Unsaved => "unsaved",
-            Self::Lost => "lost",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
 impl Job {
     /// Reads the coordinator's view.
     ///
@@ -163,16 +137,30 @@ impl Job {
     /// If a field that every job has is missing or malformed.
     pub(crate) fn read(wire: v1::JobView, users: &mut Users) -> Result<Self, WireError> {
         let attempts = wire.attempts.into_iter().map(Attempt::read).collect::<Result<_, _>>()?;
+        let mut spec = Spec::from(required(wire.spec, "JobView.spec")?);
+        if !wire.account.is_empty() {
+            spec.account = wire.account;
+        }
         Ok(Self {
             job: parsed(&wire.job, "JobView.job")?,
             user: users.name(wire.uid),
             uid: wire.uid,
             state: job_state(wire.state),
-            spec: required(wire.spec, "JobView.spec")?.into(),
+            spec,
             submitted_ms: Timestamp(wire.submitted_ms),
             ended_ms: wire.ended_ms.map(Timestamp),
             cancel_requested: wire.cancel_requested,
             reason: wire.reason,
+            standing: standing(wire.standing),
+            promised_until_ms: wire.promised_until_ms.map(Timestamp),
+            parked: (!wire.parked.is_empty()).then_some(wire.parked),
+            elder_since_ms: wire.elder_since_ms.map(Timestamp),
+            elder_allowed: wire.elder_allowed,
+            reservation: wire.reservation.map(Reservation::read).transpose()?,
+            commit: wire.commit.map(Commit::from),
+            waits_for: wire.waits_for,
+            waits_since_ms: Timestamp(wire.waits_since_ms),
+            stalled: wire.stalled,
             attempts,
         })
     }
@@ -192,6 +180,12 @@ impl Job {
 }
 
 impl Attempt {
+    /// What its account is charged for it, over its whole life.
+    pub(crate) fn charged(&self) -> GpuTime {
+        let excused = GpuTime(self.excused_gpu_us.0.saturating_neg());
+        self.protected_gpu_us.plus(self.funded_gpu_us).plus(excused)
+    }
+
     fn read(wire: v1::AttemptView) -> Result<Self, WireError> {
         Ok(Self {
             attempt: parsed(&wire.attempt, "AttemptView.attempt")?,
@@ -200,8 +194,43 @@ impl Attempt {
             running_ms: wire.running_ms.map(Timestamp),
             ended_ms: wire.ended_ms.map(Timestamp),
             why: wire.why,
+            standing: standing(wire.standing),
+            promised_until_ms: wire.promised_until_ms.map(Timestamp),
+            granted_ms: wire.granted_ms.map(Timestamp),
+            committed_ms: wire.committed_ms.map(Timestamp),
+            save: wire.save.map(Save::from),
+            protected_gpu_us: GpuTime::read(&wire.protected, "AttemptView.protected")?,
+            funded_gpu_us: GpuTime::read(&wire.funded, "AttemptView.funded")?,
+            free_gpu_us: GpuTime::read(&wire.free, "AttemptView.free")?,
+            excused_gpu_us: GpuTime::read(&wire.excused, "AttemptView.excused")?,
             tasks: wire.tasks.into_iter().map(Task::from).collect(),
         })
+    }
+}
+
+impl Reservation {
+    fn read(wire: v1::ReservationView) -> Result<Self, WireError> {
+        let node = |v1::ReservedNode { node, gpus }| ReservedNode { node, gpus };
+        Ok(Self {
+            made_ms: Timestamp(wire.made_ms),
+            at_ms: Timestamp(wire.at_ms),
+            nodes: wire.nodes.into_iter().map(node).collect(),
+            pledge_gpu_us: GpuTime::read(&wire.pledge, "ReservationView.pledge")?,
+        })
+    }
+}
+
+impl From<v1::CommitView> for Commit {
+    fn from(wire: v1::CommitView) -> Self {
+        let v1::CommitView { attempt, step, path, bytes, at_ms } = wire;
+        Self { attempt, step, path, bytes, at_ms: Timestamp(at_ms) }
+    }
+}
+
+impl From<v1::SaveView> for Save {
+    fn from(wire: v1::SaveView) -> Self {
+        let v1::SaveView { request, at_ms, admitted_ms, why } = wire;
+        Self { request, at_ms: Timestamp(at_ms), admitted_ms: admitted_ms.map(Timestamp), why }
     }
 }
 
@@ -212,101 +241,14 @@ impl From<v1::TaskView> for Task {
     }
 }
 
-/// Not checked again: a job that the coordinator holds is shown, whatever today's limits are.
-impl From<v1::JobSpec> for Spec {
-    fn from(wire: v1::JobSpec) -> Self {
-        Self {
-            tasks: layout_word(wire.layout()),
-            name: wire.name,
-            account: wire.account,
-            command: wire.command,
-            working_dir: wire.working_dir,
-            env: wire.env.into_iter().map(|var| (var.name, var.value)).collect(),
-            gpus: wire.gpus,
-            gpus_per_node: wire.gpus_per_node,
-            min_runtime: Span(wire.min_runtime_ms),
-            grace: Span(wire.grace_ms),
-            max_restarts: wire.max_restarts,
-            checkpoint_dir: wire.checkpoint_dir,
-            log_cap: Bytes(wire.log_cap_bytes),
-        }
-    }
-}
-
-fn layout_word(layout: v1::TaskLayout) -> &'static str {
-    match layout {
-        v1::TaskLayout::PerNode => "per-node",
-        v1::TaskLayout::PerGpu => "per-gpu",
-        v1::TaskLayout::Unspecified => "unknown",
-    }
-}
-
-fn job_state(wire: i32) -> JobState {
-    match v1::JobState::try_from(wire) {
-        Ok(v1::JobState::Pending) => JobState::Pending,
-        Ok(v1::JobState::Active) => JobState::Active,
-        Ok(v1::JobState::Done) => JobState::Done,
-        Ok(v1::JobState::Failed) => JobState::Failed,
-        Ok(v1::JobState::Cancelled) => JobState::Cancelled,
-        Ok(v1::JobState::Unspecified) | Err(_) => JobState::Unknown,
-    }
-}
-
-fn attempt_state(wire: i32) -> AttemptState {
-    match v1::AttemptState::try_from(wire) {
-        Ok(v1::AttemptState::Planned) => AttemptState::Planned,
-        Ok(v1::AttemptState::Granted) => AttemptState::Granted,
-        Ok(v1::AttemptState::Starting) => AttemptState::Starting,
-        Ok(v1::AttemptState::Running) => AttemptState::Running,
-        Ok(v1::AttemptState::Stopping) => AttemptState::Stopping,
-        Ok(v1::AttemptState::Verifying) => AttemptState::Verifying,
-        Ok(v1::AttemptState::Done) => AttemptState::Done,
-        Ok(v1::AttemptState::Failed) => AttemptState::Failed,
-        Ok(v1::AttemptState::Unsaved) => AttemptState::Unsaved,
-        Ok(v1::AttemptState::Lost) => AttemptState::Lost,
-        Ok(v1::AttemptState::Unspecified) | Err(_) => AttemptState::Unknown,
-    }
-}
-
-/// For ids, whose JSON is their text.
-pub(crate) fn as_text<S: serde::Serializer>(id: &impl ToString, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_str(&id.to_string())
-}
-
-fn as_ms<S: serde::Serializer>(at: &Timestamp, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_u64(at.0)
-}
-
-fn as_ms_or_null<S: serde::Serializer>(at: &Option<Timestamp>, out: S) -> Result<S::Ok, S::Error> {
-    at.map(|at| at.0).serialize(out)
-}
-
-fn span_as_ms<S: serde::Serializer>(span: &Span, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_u64(span.0)
-}
-
-fn size_as_bytes<S: serde::Serializer>(size: &Bytes, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_u64(size.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_view_without_its_spec_is_refused_and_a_newer_state_is_shown_as_unknown() {
+    fn a_view_without_its_spec_is_refused() {
         let wire = v1::JobView { job: "job-7".into(), ..v1::JobView::default() };
         let told = Job::read(wire, &mut Users::knowing(&[(0, "root")])).unwrap_err();
         assert_eq!(told.to_string(), "JobView.spec is missing");
-        assert_eq!(job_state(99), JobState::Unknown);
-        assert_eq!(attempt_state(99), AttemptState::Unknown);
-    }
-
-    #[test]
-    fn a_states_word_is_its_json() {
-        let json = |state| serde_json::to_value(state).unwrap();
-        for state in [JobState::Pending, JobState::Active, JobState::Cancelled, JobState::Unknown] {
-            assert_eq!(json(state), state.word());
-        }
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use tidegate_model::TaskId;
+use tidegate_model::{TaskId, Timestamp};
 use tidegate_proto::v1;
 
 use crate::show::text::counted;
+use crate::show::time::until;
 use crate::view::users::Users;
 
 /// How the product name of a simulated GPU ends.
@@ -46,6 +47,12 @@ pub(crate) struct Drain {
     pub(crate) owner: Option<String>,
     pub(crate) owner_uid: Option<u32>,
     pub(crate) since_ms: Option<u64>,
+    /// When it is wanted empty.
+    pub(crate) wanted_by_ms: Option<u64>,
+    /// When the last protection there ends.
+    pub(crate) saves_from_ms: Option<u64>,
+    /// By when it is empty at the latest.
+    pub(crate) empty_by_ms: Option<u64>,
 }
 
 /// Whether a node takes work.
@@ -81,6 +88,9 @@ impl Node {
             owner: wire.owner_uid.map(|uid| users.name(uid)),
             owner_uid: wire.owner_uid,
             since_ms: wire.since_ms,
+            wanted_by_ms: wire.wanted_by_ms,
+            saves_from_ms: wire.saves_from_ms,
+            empty_by_ms: wire.empty_by_ms,
         });
         Self {
             node: wire.node,
@@ -112,12 +122,23 @@ impl Node {
     }
 
     /// What somebody who looks at the node should know, in a few words.
-    pub(crate) fn note(&self) -> String {
+    pub(crate) fn note(&self, now: Timestamp) -> String {
+        let draining = self.drain.as_ref().filter(|_| self.state == NodeState::Draining);
+        let empties = draining.and_then(|drain| {
+            let at = |ms: u64| until(Timestamp(ms), now);
+            let empty_by = at(drain.empty_by_ms?);
+            let wanted = drain.wanted_by_ms.map(|ms| format!(", wanted by {}", at(ms)));
+            Some(format!(
+                "saves from {}, empty by {empty_by}{}",
+                at(drain.saves_from_ms?),
+                wanted.unwrap_or_default()
+            ))
+        });
         let simulated = self.gpus.iter().any(|gpu| gpu.simulated).then(|| "simulated".to_owned());
         let unknown = u64::try_from(self.unknown_tasks.len()).unwrap_or(u64::MAX);
         let unknown = (unknown > 0).then(|| counted(unknown, "unknown task"));
         let gpus = (!self.gpu_note.is_empty()).then(|| self.gpu_note.clone());
-        [simulated, gpus, unknown].into_iter().flatten().collect::<Vec<_>>().join("; ")
+        [empties, simulated, gpus, unknown].into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -1,7 +1,7 @@
 //! A coordinator that only the command line can tell from a real one: it serves the API on a
 //! socket of its own, answers what a test has written down, and records what it was asked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -14,14 +14,14 @@ use tidegate_proto::v1::tidegate_server::{Tidegate, TidegateServer};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 /// What it answers and what it was asked.
 #[derive(Debug, Default)]
 pub struct Script {
     /// So many connections are closed before one is served, as by a coordinator that dies.
     pub lost_connections: u32,
-    /// Misses of submits that are recorded all the same, first to last.
+    /// Misses of submits that are recorded all the same, first to last; `Ok` is none.
     pub submit_misses: VecDeque<Status>,
     pub submits: Vec<v1::SubmitRequest>,
     pub jobs: Vec<v1::JobView>,
@@ -29,8 +29,29 @@ pub struct Script {
     pub views: VecDeque<v1::JobView>,
     /// By attempt and stream.
     pub logs: Vec<(u32, v1::LogStream, Log)>,
-    /// The answer to all other calls.
+    pub nodes: Vec<v1::NodeView>,
+    pub drained: v1::DrainReply,
+    pub accounts: v1::ListAccountsReply,
+    pub rehearsals: Vec<v1::DryRun>,
+    pub policy: Option<v1::Policy>,
+    /// Changes are answered with it.
+    pub changed: bool,
+    /// What was asked besides submits, as it came.
+    pub asked: Vec<Asked>,
+    /// The answer to all other calls, and to those above if it is there.
     pub refusal: Option<Status>,
+}
+
+/// A request that was not a submit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    Drain(v1::DrainRequest),
+    Remove(String),
+    DryRun(v1::JobSpec),
+    Job(String, v1::JobChange),
+    Accounts(String),
+    Account(v1::change_account_request::Change),
+    Policy(v1::Policy),
 }
 
 /// The kept end of an output that is complete.
@@ -140,6 +161,16 @@ impl Scripted {
         self.script.lock().unwrap()
     }
 
+    /// Records what was asked, and answers with what is in the script.
+    fn answer<T>(&self, asked: Asked, reply: impl Fn(&Script) -> T) -> Result<Response<T>, Status> {
+        let mut script = self.script();
+        script.asked.push(asked);
+        match &script.refusal {
+            Some(refusal) => Err(refusal.clone()),
+            None => Ok(Response::new(reply(&script))),
+        }
+    }
+
     fn refused<T>(&self) -> Result<T, Status> {
         let refusal = self.script().refusal.clone();
         Err(refusal.unwrap_or_else(|| Status::unimplemented("not in the script")))
@@ -155,10 +186,17 @@ impl Tidegate for Scripted {
         let request = request.into_inner();
         let mut script = self.script();
         let repeated = script.submits.iter().any(|earlier| earlier.key == request.key);
+        let key = request.key.clone();
         script.submits.push(request);
         match script.submit_misses.pop_front() {
-            Some(miss) => Err(miss),
-            None => Ok(Response::new(v1::SubmitReply { job: "job-7".into(), repeated })),
+            Some(miss) if miss.code() != Code::Ok => Err(miss),
+            Some(_) | None => {
+                // One job for each key, in the order of the keys' first use.
+                let keys = script.submits.iter().map(|one| &one.key);
+                let others: BTreeSet<_> = keys.take_while(|one| **one != key).collect();
+                let job = format!("job-{}", 7 + others.len());
+                Ok(Response::new(v1::SubmitReply { job, repeated }))
+            }
         }
     }
 
@@ -239,14 +277,15 @@ impl Tidegate for Scripted {
         &self,
         _request: Request<v1::ListNodesRequest>,
     ) -> Result<Response<v1::ListNodesReply>, Status> {
-        Ok(Response::new(v1::ListNodesReply { nodes: Vec::new() }))
+        Ok(Response::new(v1::ListNodesReply { nodes: self.script().nodes.clone() }))
     }
 
     async fn drain(
         &self,
-        _request: Request<v1::DrainRequest>,
+        request: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainReply>, Status> {
-        self.refused()
+        let asked = Asked::Drain(request.into_inner());
+        self.answer(asked, |script| script.drained.clone())
     }
 
     async fn resume(
@@ -268,5 +307,70 @@ impl Tidegate for Scripted {
         _request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusReply>, Status> {
         Ok(Response::new(v1::StatusReply { cluster: "01JQ".into(), ..v1::StatusReply::default() }))
+    }
+
+    async fn remove_node(
+        &self,
+        request: Request<v1::RemoveNodeRequest>,
+    ) -> Result<Response<v1::RemoveNodeReply>, Status> {
+        let asked = Asked::Remove(request.into_inner().node);
+        self.answer(asked, |_| v1::RemoveNodeReply {})
+    }
+
+    async fn dry_run(
+        &self,
+        request: Request<v1::DryRunRequest>,
+    ) -> Result<Response<v1::DryRunReply>, Status> {
+        let asked = Asked::DryRun(request.into_inner().spec.unwrap());
+        self.answer(asked, |script| v1::DryRunReply { runs: script.rehearsals.clone() })
+    }
+
+    async fn change_job(
+        &self,
+        request: Request<v1::ChangeJobRequest>,
+    ) -> Result<Response<v1::ChangeReply>, Status> {
+        let request = request.into_inner();
+        let change = request.change();
+        self.answer(Asked::Job(request.job, change), |script| v1::ChangeReply {
+            changed: script.changed,
+        })
+    }
+
+    async fn list_accounts(
+        &self,
+        request: Request<v1::ListAccountsRequest>,
+    ) -> Result<Response<v1::ListAccountsReply>, Status> {
+        let asked = Asked::Accounts(request.into_inner().below);
+        self.answer(asked, |script| script.accounts.clone())
+    }
+
+    async fn change_account(
+        &self,
+        request: Request<v1::ChangeAccountRequest>,
+    ) -> Result<Response<v1::ChangeReply>, Status> {
+        let asked = Asked::Account(request.into_inner().change.unwrap());
+        self.answer(asked, |script| v1::ChangeReply { changed: script.changed })
+    }
+
+    async fn report(
+        &self,
+        _request: Request<v1::ReportRequest>,
+    ) -> Result<Response<v1::ReportReply>, Status> {
+        self.refused()
+    }
+
+    async fn get_policy(
+        &self,
+        _request: Request<v1::GetPolicyRequest>,
+    ) -> Result<Response<v1::GetPolicyReply>, Status> {
+        Ok(Response::new(v1::GetPolicyReply { policy: self.script().policy.clone() }))
+    }
+
+    async fn set_policy(
+        &self,
+        request: Request<v1::SetPolicyRequest>,
+    ) -> Result<Response<v1::ChangeReply>, Status> {
+        let asked = Asked::Policy(request.into_inner().policy.unwrap());
+        self.answer(asked, |script| v1::ChangeReply { changed: script.changed })
     }
 }

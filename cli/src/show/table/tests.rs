@@ -1,6 +1,14 @@
+mod reports;
+mod sharing;
+
+use std::collections::BTreeMap;
+
+use tidegate_model::Timestamp;
 use tidegate_proto::v1;
 
 use super::*;
+use crate::view::job::Job;
+use crate::view::node::{Cluster, Node};
 use crate::view::users::Users;
 
 const NOW: Timestamp = Timestamp(1_772_323_200_000);
@@ -44,6 +52,11 @@ fn running() -> v1::JobView {
         ended_ms: (number == 1).then(|| ago_ms(since - 100)),
         why: if number == 1 { "task 0: exit code 1".into() } else { String::new() },
         tasks: (0..2).map(task).collect(),
+        standing: v1::Standing::Protected.into(),
+        promised_until_ms: (number == 2).then_some(NOW.0 + 4_800_000),
+        protected: tidegate_proto::amount_bytes(7_200_000_000),
+        excused: tidegate_proto::amount_bytes(1_800_000_000),
+        ..v1::AttemptView::default()
     };
     v1::JobView {
         job: "job-7".into(),
@@ -56,6 +69,8 @@ fn running() -> v1::JobView {
             attempt(2, v1::AttemptState::Running, 3700),
         ],
         reason: "Running".into(),
+        standing: v1::Standing::Protected.into(),
+        promised_until_ms: Some(NOW.0 + 4_800_000),
         ..v1::JobView::default()
     }
 }
@@ -85,10 +100,12 @@ fn jobs_are_one_line_each_with_numbers_to_the_right() {
     check(
         &jobs(&[read(running()), read(pending())], NOW),
         "\
-JOB     NAME         USER  ACCOUNT        GPUS  MIN-RUNTIME  STATE    ATTEMPT    AGE  WHY
-job-7   pretrain-7b  ana   olmo/pretrain     4           2h  active   2 running   2h  Running
-job-12  eval         bo    olmo/pretrain   128            0  pending  -          42s  \
-AwaitingNodes: 128 GPUs asked,\\n64 idle
+JOB     NAME         USER  ACCOUNT        GPUS  MIN-RUNTIME  STATE    ATTEMPT    \
+STANDING                AGE  WHY
+job-7   pretrain-7b  ana   olmo/pretrain     4           2h  active   2 running  \
+Protected until +1h20m   2h  Running
+job-12  eval         bo    olmo/pretrain   128            0  pending  -          \
+-                       42s  AwaitingNodes: 128 GPUs asked,\\n64 idle
 ",
     );
 }
@@ -97,7 +114,7 @@ AwaitingNodes: 128 GPUs asked,\\n64 idle
 fn no_jobs_are_a_heading() {
     check(
         &jobs(&[], NOW),
-        "JOB  NAME  USER  ACCOUNT  GPUS  MIN-RUNTIME  STATE  ATTEMPT  AGE  WHY\n",
+        "JOB  NAME  USER  ACCOUNT  GPUS  MIN-RUNTIME  STATE  ATTEMPT  STANDING  AGE  WHY\n",
     );
 }
 
@@ -120,14 +137,127 @@ restarts     at most 3
 command      torchrun \"my train.py\"
 directory    /home/ana
 submitted    2h ago
+standing     Protected until +1h20m
 
-ATTEMPT  STATE    PLANNED      RAN  WHY
-job-7.1  failed    2h ago    1m30s  task 0: exit code 1
-job-7.2  running   1h ago  1h1m30s
+ATTEMPT  STATE    STANDING                PLANNED      RAN  CHARGED  FREE  WHY
+job-7.1  failed   -                        2h ago    1m30s      1.5   0.0  task 0: exit code 1
+job-7.2  running  Protected until +1h20m   1h ago  1h1m30s      1.5   0.0
 
 TASK       NODE    GPUS  STATE
 job-7.2.0  gpu-00     2  running
 job-7.2.1  gpu-01     2  running
+",
+    );
+}
+
+/// With all that is not so of every job.
+fn busy() -> v1::JobView {
+    let save = v1::SaveView {
+        request: "decision-41".into(),
+        at_ms: ago_ms(120),
+        admitted_ms: Some(ago_ms(60)),
+        why: "job-9 has its GPUs".into(),
+    };
+    let mut wire = running();
+    wire.attempts[1].save = Some(save);
+    wire.attempts[1].state = v1::AttemptState::Saving.into();
+    let asked = wire.spec.as_mut().unwrap();
+    asked.gpu_type = "h100".into();
+    asked.max_blocks = 2;
+    asked.own_order = -1;
+    asked.while_waiting = v1::WhileWaiting::Wait.into();
+    asked.after = vec![v1::Dependency { job: "job-3".into(), success: true }];
+    asked.checkpoint = Some(v1::CheckpointOffer {
+        signal: Some("USR1".into()),
+        target: v1::SaveTarget::Ranks.into(),
+        grace_ms: 600_000,
+        bytes: Some(1 << 40),
+        storage: "shared".into(),
+        saved_codes: vec![85],
+    });
+    v1::JobView {
+        account: "olmo/sft".into(),
+        parked: "by user 1000".into(),
+        waits_for: vec!["job-3".into()],
+        reservation: Some(v1::ReservationView {
+            made_ms: ago_ms(600),
+            at_ms: NOW.0 + 7_800_000,
+            nodes: vec![v1::ReservedNode { node: "gpu-01".into(), gpus: 4 }],
+            pledge: tidegate_proto::amount_bytes(8 * 3_600_000_000),
+        }),
+        elder_since_ms: Some(ago_ms(7200)),
+        commit: Some(v1::CommitView {
+            attempt: "job-7.1".into(),
+            step: 1200,
+            path: "/ckpt/1200".into(),
+            bytes: 71_303_168,
+            at_ms: ago_ms(180),
+        }),
+        stalled: 2,
+        ..wire
+    }
+}
+
+#[test]
+fn what_was_asked_and_what_is_promised_is_shown_only_where_it_is_so() {
+    let told = job(&read(busy()), NOW);
+    let facts = told.split("\n\n").next().unwrap();
+    check(
+        facts,
+        "\
+job           job-7
+name          pretrain-7b
+state         active
+why           Running
+user          ana
+account       olmo/sft
+GPUs          4
+GPU type      h100
+blocks        at most 2
+tasks         per-node
+min runtime   2h
+until funded  waits
+order         -1
+after         job-3 is done
+grace         30s
+saves         asked by USR1 to ranks, 1.0TiB to shared within 10m
+restarts      at most 3
+command       torchrun \"my train.py\"
+directory     /home/ana
+submitted     2h ago
+standing      Protected until +1h20m
+parked        by user 1000
+waits for     job-3
+reservation   4 on gpu-01; from in 2h10m, made 10m ago, 8.0 GPU-h pledged
+elder         for 2h
+saved         step 1200, 3m ago, 68.0MiB, by job-7.1 in /ckpt/1200
+saving        decision-41, asked 2m ago, admitted 1m ago: job-9 has its GPUs
+stalled       2 attempts in a row without a new commit
+",
+    );
+}
+
+#[test]
+fn an_explanation_tells_its_numbers_in_peoples_units() {
+    let numbers = [
+        ("ahead", 3),
+        ("ended_ms", NOW.0 - 180_000),
+        ("refills_at_ms", NOW.0 + 7_800_000),
+        ("short_by_gpu_ms", 5_400_000),
+    ];
+    let numbers: BTreeMap<_, _> =
+        numbers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let lines = ["olmo is 1.50 GPU-hours short".to_owned()];
+    check(
+        &explanation("job-7: AwaitingBudget", &lines, &numbers, NOW),
+        "\
+job-7: AwaitingBudget
+  olmo is 1.50 GPU-hours short
+
+  ahead       3
+  ended       3m ago
+  refills_at  in 2h10m
+  short_by    1.5 GPU-h
 ",
     );
 }
@@ -164,17 +294,29 @@ fn drained() -> Vec<Node> {
         unknown_tasks: vec!["job-3.1.0".into()],
         ..node("gpu-02", v1::NodeState::Drained)
     };
-    [busy, drained].into_iter().map(|wire| Node::read(wire, &mut users())).collect()
+    let draining = v1::NodeView {
+        gpus: Vec::new(),
+        reason: "new switch".into(),
+        owner_uid: Some(0),
+        since_ms: Some(NOW.0 - 60_000),
+        wanted_by_ms: Some(NOW.0 + 3_600_000),
+        saves_from_ms: Some(NOW.0 + 4_800_000),
+        empty_by_ms: Some(NOW.0 + 5_400_000),
+        ..node("gpu-03", v1::NodeState::Draining)
+    };
+    [busy, drained, draining].into_iter().map(|wire| Node::read(wire, &mut users())).collect()
 }
 
 #[test]
 fn nodes_name_a_few_jobs_and_say_what_is_simulated_or_odd() {
     check(
-        &nodes(&drained()),
+        &nodes(&drained(), NOW),
         "\
-NODE    STATE    GPUS  IDLE  JOBS                   BLOCK   NOTE
-gpu-01  ready       8     2  job-7,job-9,job-10,+1  leaf-1  simulated
-gpu-02  drained     0     2  -                      -       driver not loaded; 1 unknown task
+NODE    STATE     GPUS  IDLE  JOBS                   BLOCK   NOTE
+gpu-01  ready        8     2  job-7,job-9,job-10,+1  leaf-1  simulated
+gpu-02  drained      0     2  -                      -       driver not loaded; 1 unknown task
+gpu-03  draining     0     2  -                      -       saves from +1h20m, empty by +1h30m, \
+wanted by +1h
 ",
     );
 }
@@ -184,8 +326,9 @@ fn reasons_list_only_drained_nodes_with_an_instant_in_utc() {
     check(
         &reasons(&drained()),
         "\
-REASON         USER  TIMESTAMP             NODE
-fan 3 is loud  ana   2026-02-28T23:59:59Z  gpu-02
+REASON         USER  TIMESTAMP             NODE    EMPTY-BY
+fan 3 is loud  ana   2026-02-28T23:59:59Z  gpu-02  -
+new switch     root  2026-02-28T23:59:00Z  gpu-03  2026-03-01T01:30:00Z
 ",
     );
 }

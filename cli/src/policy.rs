@@ -1,0 +1,273 @@
+//! `policy`: the rules of the cluster, in people's units. They are read, changed and given back as
+//! a whole; what a value may be is the coordinator's question.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+use tidegate_model::Span;
+use tidegate_proto::v1;
+
+use crate::amount::{GpuTime, part, percent};
+use crate::connect::Api;
+use crate::exit::{Exit, Failure};
+use crate::jobs::broken;
+use crate::nearest::nearest;
+use crate::show::out;
+use crate::show::table::pairs;
+use crate::view::users::uid;
+
+/// Shows every rule.
+///
+/// # Errors
+/// If the coordinator does not answer.
+pub(crate) async fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
+    let mut policy = read(api).await?;
+    let slots = slots(&mut policy);
+    if as_json {
+        return out::json(&document(&slots));
+    }
+    out::say(&pairs(slots.iter().map(|(key, slot)| (*key, slot.to_string()))))
+}
+
+/// Changes rules.
+///
+/// # Errors
+/// If a key or a value is refused, it is not allowed, or the coordinator does not answer.
+pub(crate) async fn set(api: &Api, given: &[String], as_json: bool) -> Result<(), Failure> {
+    let mut policy = read(api).await?;
+    let mut told = Vec::new();
+    for pair in given {
+        told.push(change(&mut policy, pair)?);
+    }
+    let request = v1::SetPolicyRequest { policy: Some(policy.clone()) };
+    let reply = api.read(async |mut client| client.set_policy(request.clone()).await).await?;
+    if as_json {
+        let policy = document(&slots(&mut policy));
+        return out::json(&json!({ "changed": reply.changed, "policy": policy }));
+    }
+    out::say(&told.join("\n"))
+}
+
+async fn read(api: &Api) -> Result<v1::Policy, Failure> {
+    let request = v1::GetPolicyRequest {};
+    let reply = api.read(async |mut client| client.get_policy(request).await).await?;
+    let policy = tidegate_proto::required(reply.policy, "GetPolicyReply.policy");
+    let policy = policy.map_err(|error| broken(&error))?;
+    if policy.sharing.is_none() {
+        return Err(Failure::new(Exit::Broken, "the coordinator named no rules of sharing"));
+    }
+    Ok(policy)
+}
+
+/// Puts one `KEY=VALUE` in, and says what became of it.
+fn change(policy: &mut v1::Policy, pair: &str) -> Result<String, Failure> {
+    let (key, text) = pair.split_once('=').ok_or_else(|| {
+        Failure::refused(format!("{pair:?}: give KEY=VALUE; `tidegate policy show` lists the keys"))
+    })?;
+    let mut slots = slots(policy);
+    let known: Vec<_> = slots.iter().map(|(key, _)| *key).collect();
+    let Some((_, slot)) = slots.iter_mut().find(|(known, _)| *known == key) else {
+        let meant = nearest(key, &known).map(|near| format!(" (did you mean {near:?}?)"));
+        let meant = meant.unwrap_or_default();
+        let keys = known.join(", ");
+        return Err(Failure::refused(format!("unknown key {key:?}{meant}; the keys are {keys}")));
+    };
+    let before = slot.to_string();
+    slot.set(text.trim()).map_err(|expected| {
+        Failure::refused(format!("{key}: {text:?} was given; {expected} is accepted"))
+    })?;
+    let after = slot.to_string();
+    Ok(if before == after {
+        format!("{key} is {after} (it was so already)")
+    } else {
+        format!("{key} is {after}, and was {before}")
+    })
+}
+
+/// One rule in its message, by what it measures.
+enum Slot<'policy> {
+    Span(&'policy mut u64),
+    Count(&'policy mut u32),
+    /// In millionths.
+    Part(&'policy mut u32),
+    Hours(&'policy mut Vec<u8>),
+    Users(&'policy mut Vec<u32>),
+    Kinds(&'policy mut Vec<v1::GpuRule>),
+}
+
+/// Every rule by its key, which is that of the configuration.
+fn slots(policy: &mut v1::Policy) -> Vec<(&'static str, Slot<'_>)> {
+    let v1::Policy {
+        start_timeout_ms,
+        restart_backoff_ms,
+        restart_backoff_max_ms,
+        steady_after_ms,
+        keep_ended_ms,
+        silent_after_ms,
+        max_live_jobs,
+        admins,
+        sharing,
+    } = policy;
+    let mut slots = vec![
+        ("start_timeout", Slot::Span(start_timeout_ms)),
+        ("restart_backoff", Slot::Span(restart_backoff_ms)),
+        ("restart_backoff_max", Slot::Span(restart_backoff_max_ms)),
+        ("steady_after", Slot::Span(steady_after_ms)),
+        ("keep_ended", Slot::Span(keep_ended_ms)),
+        ("silent_after", Slot::Span(silent_after_ms)),
+        ("max_live_jobs", Slot::Count(max_live_jobs)),
+        ("admins", Slot::Users(admins)),
+    ];
+    slots.extend(sharing.as_mut().into_iter().flat_map(sharing_slots));
+    slots
+}
+
+/// Taken apart field by field: a rule that is added is not forgotten here.
+fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 25] {
+    let v1::Sharing {
+        small_reserve,
+        small_gpus,
+        small_min_runtime_ms,
+        small_gpu_minutes,
+        small_floor,
+        settle_ms,
+        patience_ms,
+        elder_gap_ms,
+        slack,
+        protected_cap,
+        headroom,
+        gang_cap,
+        large_gang,
+        large_min_runtime_ms,
+        max_min_runtime_ms,
+        free_grace_ms,
+        verify_limit_ms,
+        max_reservations,
+        look_ahead,
+        spare_recent_ms,
+        return_span_ms,
+        pass_every_ms,
+        gate_width,
+        no_progress_limit,
+        gpu_types,
+    } = sharing;
+    [
+        ("small_reserve", Slot::Part(small_reserve)),
+        ("small_gpus", Slot::Count(small_gpus)),
+        ("small_min_runtime", Slot::Span(small_min_runtime_ms)),
+        ("small_gpu_minutes", Slot::Count(small_gpu_minutes)),
+        ("small_floor", Slot::Hours(small_floor)),
+        ("settle", Slot::Span(settle_ms)),
+        ("patience", Slot::Span(patience_ms)),
+        ("elder_gap", Slot::Span(elder_gap_ms)),
+        ("slack", Slot::Part(slack)),
+        ("protected_cap", Slot::Part(protected_cap)),
+        ("headroom", Slot::Part(headroom)),
+        ("gang_cap", Slot::Part(gang_cap)),
+        ("large_gang", Slot::Part(large_gang)),
+        ("large_min_runtime", Slot::Span(large_min_runtime_ms)),
+        ("max_min_runtime", Slot::Span(max_min_runtime_ms)),
+        ("free_grace", Slot::Span(free_grace_ms)),
+        ("verify_limit", Slot::Span(verify_limit_ms)),
+        ("max_reservations", Slot::Count(max_reservations)),
+        ("look_ahead", Slot::Count(look_ahead)),
+        ("spare_recent", Slot::Span(spare_recent_ms)),
+        ("return_span", Slot::Span(return_span_ms)),
+        ("pass_every", Slot::Span(pass_every_ms)),
+        ("gate_width", Slot::Count(gate_width)),
+        ("no_progress_limit", Slot::Count(no_progress_limit)),
+        ("gpu_types", Slot::Kinds(gpu_types)),
+    ]
+}
+
+impl Slot<'_> {
+    /// Takes a value as people write it; else says what is accepted.
+    fn set(&mut self, text: &str) -> Result<(), &'static str> {
+        match self {
+            Self::Span(ms) => {
+                let span: Span = text.parse().ok().ok_or("a span of time like 90s or 24h")?;
+                **ms = span.0;
+            }
+            Self::Count(count) => **count = text.parse().ok().ok_or("a whole number")?,
+            Self::Part(millionths) => {
+                **millionths = part(text).ok_or("a percentage like 5% or 12.5%, up to 100%")?;
+            }
+            Self::Hours(bytes) => {
+                let amount: GpuTime = text.parse().ok().ok_or("GPU-hours like 64h")?;
+                **bytes = amount.on_wire();
+            }
+            Self::Users(uids) => {
+                let named = text.split(',').filter(|user| !user.is_empty()).map(uid);
+                let named: Result<_, _> = named.collect();
+                **uids = named.ok().ok_or("users of this machine or uids, joined by commas,")?;
+            }
+            Self::Kinds(rules) => {
+                let rules_given = text.split(',').filter(|rule| !rule.is_empty()).map(rule);
+                let given: Option<_> = rules_given.collect();
+                **rules =
+                    given.ok_or("NAME:PRODUCT:WEIGHT like h100:H100:2000, joined by commas,")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The exact value, and what its key ends with.
+    fn exact(&self) -> (&'static str, Value) {
+        match self {
+            Self::Span(ms) => ("_ms", json!(**ms)),
+            Self::Count(count) => ("", json!(**count)),
+            Self::Part(millionths) => ("_millionths", json!(**millionths)),
+            Self::Hours(bytes) => {
+                let amount = GpuTime::read(bytes, "Sharing.small_floor").unwrap_or_default();
+                ("_gpu_us", json!(amount))
+            }
+            Self::Users(uids) => ("", json!(**uids)),
+            Self::Kinds(rules) => {
+                let kind = |rule: &v1::GpuRule| json!({ "name": rule.name, "product": rule.product, "weight": rule.weight });
+                ("", rules.iter().map(kind).collect())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Slot<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Span(ms) => Span(**ms).fmt(out),
+            Self::Count(count) => count.fmt(out),
+            Self::Part(millionths) => out.write_str(&percent(**millionths)),
+            Self::Hours(bytes) => {
+                let amount = GpuTime::read(bytes, "Sharing.small_floor").unwrap_or_default();
+                write!(out, "{amount} GPU-h")
+            }
+            Self::Users(uids) => {
+                let uids: Vec<_> = uids.iter().map(ToString::to_string).collect();
+                out.write_str(&listed(&uids))
+            }
+            Self::Kinds(rules) => {
+                let rule =
+                    |rule: &v1::GpuRule| format!("{}:{}:{}", rule.name, rule.product, rule.weight);
+                out.write_str(&listed(&rules.iter().map(rule).collect::<Vec<_>>()))
+            }
+        }
+    }
+}
+
+fn listed(words: &[String]) -> String {
+    if words.is_empty() { "-".to_owned() } else { words.join(",") }
+}
+
+fn rule(text: &str) -> Option<v1::GpuRule> {
+    let (name, rest) = text.split_once(':')?;
+    let (product, weight) = rest.rsplit_once(':')?;
+    let weight = weight.parse().ok()?;
+    Some(v1::GpuRule { name: name.to_owned(), product: product.to_owned(), weight })
+}
+
+fn document(slots: &[(&'static str, Slot<'_>)]) -> Map<String, Value> {
+    let entry = |(key, slot): &(&str, Slot<'_>)| {
+        let (unit, value) = slot.exact();
+        (format!("{key}{unit}"), value)
+    };
+    slots.iter().map(entry).collect()
+}
