@@ -1,8 +1,10 @@
 //! `tidegate-demo`: a cluster of real processes with **simulated** GPUs is at work while its
-//! processes are killed one after the other, and every promise is checked.
+//! processes are killed one after the other, and every promise is checked. In a second act another
+//! one is shared by budgets.
 //!
 //! `blows` says what is killed when, `aim` finds the victim, `strike` kills and looks at the work,
-//! `judge` compares, `census` watches the processes, `chores` drains and cancels, `finale` settles.
+//! `judge` compares, `census` watches the processes, `chores` drains and cancels, `finale` settles;
+//! `sharing` is the second act.
 
 pub mod aim;
 pub mod blows;
@@ -11,6 +13,7 @@ pub mod chores;
 pub mod finale;
 pub mod judge;
 pub mod screen;
+pub mod sharing;
 pub mod stage;
 pub mod strike;
 pub mod tally;
@@ -32,7 +35,7 @@ use blows::{Blow, schedule};
 use finale::Settled;
 use screen::Screen;
 use stage::{SOON, Stage};
-use tally::{Figures, counted};
+use tally::{Ends, Figures, Tally, counted};
 
 /// Nodes of the demo's cluster.
 pub const NODES: usize = 4;
@@ -52,8 +55,21 @@ pub struct Options {
     pub seed: u64,
     /// Processes to be killed; five are one of each kind.
     pub kills: usize,
-    /// Leave the cluster running.
+    /// Leave the cluster of the first act running.
     pub keep: bool,
+    /// What is played.
+    pub acts: Acts,
+}
+
+/// What is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Acts {
+    /// Both acts.
+    All,
+    /// Processes are killed while the cluster works.
+    Kills,
+    /// The cluster is shared by budgets.
+    Sharing,
 }
 
 /// Runs the demo and tells it on standard output. When it returns, or is dropped, every process
@@ -62,9 +78,35 @@ pub struct Options {
 /// # Errors
 /// If something does not start or does not happen in time.
 pub async fn run(options: &Options, screen: &Screen) -> anyhow::Result<Figures> {
+    let (mut ends, mut tally) = (Ends::of_nothing(), Tally::default());
+    let mut first_cluster = None;
+    if options.acts != Acts::Sharing {
+        let (came_to, settled) = kills(options, screen).await?;
+        (ends, tally) = (came_to, settled.tally);
+        // It ends here unless it is kept: two clusters at work are more than a small machine can do.
+        first_cluster = Some(settled.cluster).filter(|_| options.keep);
+    }
+    let shared = match options.acts {
+        Acts::Kills => None,
+        Acts::All | Acts::Sharing => {
+            Some(sharing::act(screen, options.seed, &mut tally, &mut ends).await)
+        }
+    };
+    let took = screen.elapsed();
+    tally.lines().iter().for_each(|line| screen.print(line));
+    if let Some(cluster) = first_cluster {
+        tell_how_to_look(screen, cluster)?;
+    }
+    let mut figures = Figures::of(&tally, &ends, options.seed, took);
+    figures.sharing = shared.transpose()?;
+    Ok(figures)
+}
+
+/// The first act.
+async fn kills(options: &Options, screen: &Screen) -> anyhow::Result<(Ends, Settled)> {
     let cluster = begin(screen).await?;
     let mut stage = Stage::new(cluster, screen.clone(), options.seed)?;
-    let following = screen.follow(stage.client.clone());
+    let following = screen.follow(stage.client.clone(), GPUS);
     let played = play(&mut stage, options).await;
     drop(following);
     screen.close();
@@ -78,16 +120,11 @@ pub async fn run(options: &Options, screen: &Screen) -> anyhow::Result<Figures> 
             return Err(error);
         }
     };
-    let took = screen.elapsed();
-    let (ends, Settled { cluster, tally }) = finale::settle(stage, &views)?;
-    tally.lines().iter().for_each(|line| screen.print(line));
-    if !tally.is_kept() {
-        keep_logs(screen, cluster.dir());
+    let (ends, settled) = finale::settle(stage, &views)?;
+    if !settled.tally.is_kept() {
+        keep_logs(screen, settled.cluster.dir());
     }
-    if options.keep {
-        tell_how_to_look(screen, cluster)?;
-    }
-    Ok(Figures::of(&tally, &ends, options.seed, took))
+    Ok((ends, settled))
 }
 
 async fn begin(screen: &Screen) -> anyhow::Result<Cluster> {
@@ -127,7 +164,7 @@ async fn play(stage: &mut Stage, options: &Options) -> anyhow::Result<Vec<v1::Jo
     chores::drain_and_resume(stage).await?;
     chores::cancel(stage).await?;
     stage.screen.say("waiting for all jobs to end");
-    finale::all_ended(stage).await
+    finale::all_ended(&stage.client).await
 }
 
 /// More than fits at once: the rest waits.

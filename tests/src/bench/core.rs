@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use scheduler_core::{Books, Core, Decision, Event, Stamp};
-use tidegate_model::{DecisionSeq, Timestamp};
+use tidegate_model::{DecisionSeq, Timestamp, UserId};
 
 use self::cluster::{Drawn, Size};
 use super::report::{Figure, Goal, millis, number};
@@ -22,7 +22,9 @@ const LAB: Size = Size { nodes: 128, waiting: 10_000 };
 const LARGE: Size = Size { nodes: 1_250, waiting: 100_000 };
 /// Events measured in each.
 const EVENTS: usize = 6_000;
-/// Most waiting jobs that the double queue adds to its median.
+/// Events before the first that is measured: jobs start, end and make room.
+const WARM_UP: usize = 5_000;
+/// How many times the median a queue of twice the length may have.
 const DOUBLED: f64 = 1.2;
 
 /// One event in a lab with a queue, in one with twice the queue, and in a large cluster.
@@ -90,7 +92,21 @@ impl Run {
         for event in run.drawn.founding() {
             run.apply(&event)?;
         }
+        // While no node takes work the queue fills quickly.
+        let nodes: Vec<_> = run.drawn.nodes().collect();
+        let (by, reason, wanted_by) = (UserId(0), "filling".to_owned(), None);
+        for node in nodes.clone() {
+            let reason = reason.clone();
+            run.apply(&Event::DrainRequested { node, by, reason, wanted_by })?;
+        }
         while u64::try_from(run.core.books().pending_jobs())? < size.waiting {
+            let event = run.drawn.next(&run.core);
+            run.apply(&event)?;
+        }
+        for node in nodes {
+            run.apply(&Event::ResumeRequested { node, by })?;
+        }
+        for _ in 0..WARM_UP {
             let event = run.drawn.next(&run.core);
             run.apply(&event)?;
         }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use cluster_tests::demo::screen::Screen;
-use cluster_tests::demo::{self, Options};
+use cluster_tests::demo::{self, Acts, Options};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -20,7 +20,12 @@ const AFTER_HELP: &str = "\
 A coordinator and four nodes with 8 SIMULATED GPUs each are started as real processes on this
 machine. Real training jobs run on them while a rank, a shim, a starter, an agent and the
 coordinator are killed; a node is drained and a job cancelled. In the end every job's digest is
-compared with that of an undisturbed run. Takes less than a minute.
+compared with that of an undisturbed run.
+
+In a second act budgets are given on another such cluster: free jobs save and leave for a funded
+gang, nothing displaces it inside its min runtime, then a gang of another account does, a debug job
+starts on the full cluster, the coordinator is killed, and what was charged is recounted.
+Both take less than 90 seconds.
 
 Exit codes:  0  every promise held    1  one was broken, or something failed
              2  wrong usage           130  interrupted; everything has been ended";
@@ -32,7 +37,10 @@ struct Arguments {
     /// Write the figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Leave the cluster running at the end, and say how to look at it
+    /// What is played
+    #[arg(long, value_enum, value_name = "ACT", default_value_t = Acts::All)]
+    act: Acts,
+    /// Leave the first act's cluster running at the end, and say how to look at it
     #[arg(long)]
     keep: bool,
     /// Chooses the victims and the moments
@@ -84,9 +92,9 @@ async fn asked_to_end(interrupt: &mut Signal, terminate: &mut Signal) -> u8 {
 }
 
 async fn demonstrate(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments { json, keep, seed, kills, end: _ } = arguments;
+    let Arguments { json, act, keep, seed, kills, end: _ } = arguments;
     let screen = Screen::new();
-    let options = Options { seed: *seed, kills: *kills, keep: *keep };
+    let options = Options { seed: *seed, kills: *kills, keep: *keep, acts: *act };
     let figures = match demo::run(&options, &screen).await {
         Ok(figures) => figures,
         Err(error) => {

@@ -1,6 +1,7 @@
 //! What people do to a cluster that is at work: drain a node, resume it, cancel a job.
 
 use anyhow::Context;
+use tidegate_model::AttemptId;
 use tidegate_proto::v1;
 use v1::NodeState;
 
@@ -20,7 +21,8 @@ pub async fn drain_and_resume(stage: &mut Stage) -> anyhow::Result<()> {
     let busiest = nodes.iter().max_by_key(|node| node.tasks.len()).context("no nodes")?;
     let node = busiest.node.clone();
     let before = stage.picture().await?;
-    let request = v1::DrainRequest { node: node.clone(), reason: REASON.to_owned() };
+    let reason = REASON.to_owned();
+    let request = v1::DrainRequest { node: node.clone(), reason, wanted_by_ms: None };
     let left = stage.client.api().drain(request).await?.into_inner().tasks_left;
     stage.screen.say(&format!("drained {node} ({REASON:?}): {left} tasks on it run on"));
     // Something that has to be placed now.
@@ -45,6 +47,7 @@ pub async fn drain_and_resume(stage: &mut Stage) -> anyhow::Result<()> {
         .filter(|attempt| attempt.tasks.iter().any(|task| task.node == node));
     wrong.extend(on_it.map(|attempt| format!("{} was placed on {node}", attempt.attempt)));
     stage.tally.note(Promise::DrainKeepsWork, wrong);
+    stage.explained.broken.extend(withdrawn(&views, &node)?);
     let untouched = stage.check_untouched(&before, Promise::DrainKeepsWork).await?;
     stage.client.api().resume(v1::ResumeRequest { node: node.clone() }).await?;
     until(SOON, &format!("{node} to take work again"), async || {
@@ -79,6 +82,17 @@ pub async fn cancel(stage: &mut Stage) -> anyhow::Result<()> {
 async fn seen(stage: &Stage, node: &str) -> anyhow::Result<v1::NodeView> {
     let nodes = stage.client.nodes().await?;
     nodes.into_iter().find(|view| view.node == node).with_context(|| format!("{node} is gone"))
+}
+
+/// Attempts that were planned on the node and not granted yet when it was drained: nothing of them had
+/// begun, and the job is placed elsewhere.
+fn withdrawn(views: &[v1::JobView], node: &str) -> anyhow::Result<Vec<AttemptId>> {
+    let attempts = views.iter().flat_map(|view| &view.attempts);
+    let withdrawn = attempts.filter(|attempt| {
+        let on_it = attempt.tasks.iter().any(|task| task.node == node);
+        on_it && attempt.granted_ms.is_none() && attempt.ended_ms.is_some()
+    });
+    withdrawn.map(|attempt| attempt.attempt.parse().context("an attempt's id")).collect()
 }
 
 /// Attempts planned after an instant: those of the same millisecond may have been planned before.

@@ -12,6 +12,7 @@ use super::judge::{self, Explained};
 use super::stage::Stage;
 use super::tally::{Ends, Promise};
 use super::workload::{Checkpoints, Recipe, Work};
+use crate::client::Client;
 use crate::wait::until;
 
 /// For all that is left to run when the last kill is done.
@@ -21,9 +22,9 @@ const LAST_JOBS: Duration = Duration::from_secs(90);
 ///
 /// # Errors
 /// If one does not.
-pub async fn all_ended(stage: &Stage) -> anyhow::Result<Vec<v1::JobView>> {
+pub async fn all_ended(client: &Client) -> anyhow::Result<Vec<v1::JobView>> {
     until(LAST_JOBS, "every job to end", async || {
-        let views = stage.client.jobs().await.map_err(|status| status.to_string())?;
+        let views = client.jobs().await.map_err(|status| status.to_string())?;
         let left = views.iter().filter(|view| view.ended_ms.is_none());
         let left: Vec<_> = left.map(|view| format!("{} {}", view.job, view.reason)).collect();
         if left.is_empty() { Ok(views) } else { Err(left.join("; ")) }
@@ -124,7 +125,11 @@ fn judged(
     }
 }
 
-fn compared(
+/// The digest that a job ended with, and that of an undisturbed run.
+///
+/// # Errors
+/// If one of them is not there.
+pub fn compared(
     work: &Work,
     checkpoints: &Checkpoints,
     references: &BTreeMap<Recipe, anyhow::Result<String>>,

@@ -32,12 +32,16 @@ impl Attempt {
             AttemptState::Done
             | AttemptState::Failed
             | AttemptState::Unsaved
-            | AttemptState::Lost => false,
+            | AttemptState::Lost
+            | AttemptState::Saved
+            | AttemptState::Unknown => false,
             AttemptState::Unspecified
             | AttemptState::Planned
             | AttemptState::Granted
             | AttemptState::Starting
             | AttemptState::Running
+            | AttemptState::Paced
+            | AttemptState::Saving
             | AttemptState::Stopping
             | AttemptState::Verifying => true,
         }

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate_proto::v1;
 use tokio::task::JoinHandle;
 
-use super::{GPUS, judge};
+use super::judge;
 use crate::client::Client;
 
 /// Between two looks at the cluster for the line that lives.
@@ -58,17 +58,19 @@ impl Screen {
         self.bar.finish_and_clear();
     }
 
-    /// Follows the cluster until the handle is dropped.
+    /// Follows a cluster with so many GPUs until the handle is dropped.
     #[must_use]
-    pub fn follow(&self, client: Client) -> Following {
+    pub fn follow(&self, client: Client, gpus: u32) -> Following {
         if stdout().is_terminal() && stderr().is_terminal() {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            // The cluster before may have finished it.
+            self.bar.reset();
         }
         let screen = self.clone();
-        Following(tokio::spawn(async move { screen.watch(&client).await }))
+        Following(tokio::spawn(async move { screen.watch(&client, gpus).await }))
     }
 
-    async fn watch(&self, client: &Client) {
+    async fn watch(&self, client: &Client, gpus: u32) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         for look in 1_u32.. {
             ticks.tick().await;
@@ -77,7 +79,7 @@ impl Screen {
                     let ended = jobs.iter().filter(|job| job.ended_ms.is_some()).count();
                     self.bar.set_length(u64::try_from(jobs.len()).unwrap_or(0));
                     self.bar.set_position(u64::try_from(ended).unwrap_or(0));
-                    standing(&jobs)
+                    standing(&jobs, gpus)
                 }
                 Err(_) => "the coordinator is away".to_owned(),
             };
@@ -97,7 +99,7 @@ impl Default for Screen {
     }
 }
 
-fn standing(views: &[v1::JobView]) -> String {
+fn standing(views: &[v1::JobView], of: u32) -> String {
     let Ok(jobs) = judge::parsed(views) else { return String::new() };
     let live = |view: &&v1::JobView| {
         let attempts = view.job.parse().ok().and_then(|id| jobs.get(&id));
@@ -106,7 +108,7 @@ fn standing(views: &[v1::JobView]) -> String {
     let active: Vec<_> = views.iter().filter(live).collect();
     let gpus = active.iter().filter_map(|job| Some(job.spec.as_ref()?.gpus)).sum::<u32>();
     let waiting = views.iter().filter(|job| job.state() == v1::JobState::Pending).count();
-    format!("{} active on {gpus} of {GPUS} simulated GPUs, {waiting} waiting", active.len())
+    format!("{} active on {gpus} of {of} simulated GPUs, {waiting} waiting", active.len())
 }
 
 /// The line that lives; dropping it clears the line.

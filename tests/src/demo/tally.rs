@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::blows::Kind;
+use super::sharing::facts::Facts;
 
 /// What must hold, whatever is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,13 +27,23 @@ pub enum Promise {
     DrainKeepsWork,
     /// Of cancels.
     CancelLeavesNothing,
+    /// Of free work.
+    FreeGivesWay,
+    /// Of min runtimes.
+    ProtectedStays,
+    /// Of the queue.
+    PlaceIsKept,
+    /// Of small jobs.
+    SmallAtOnce,
+    /// Of budgets.
+    ChargedOnce,
     /// Of jobs.
     JobsEndRight,
 }
 
 impl Promise {
     /// All, as they are told.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 14] = [
         Self::NothingElseStops,
         Self::GangResumes,
         Self::WorkGoesOn,
@@ -41,6 +52,11 @@ impl Promise {
         Self::NoRankTwice,
         Self::DrainKeepsWork,
         Self::CancelLeavesNothing,
+        Self::FreeGivesWay,
+        Self::ProtectedStays,
+        Self::PlaceIsKept,
+        Self::SmallAtOnce,
+        Self::ChargedOnce,
         Self::JobsEndRight,
     ];
 
@@ -54,8 +70,19 @@ impl Promise {
             Self::JobsSurvive => "jobs accepted before the coordinator was killed are all there",
             Self::KeyIsOneJob => "a submit repeated with one key is one job",
             Self::NoRankTwice => "no rank ever runs twice",
-            Self::DrainKeepsWork => "a drained node takes no new work and keeps what it has",
+            Self::DrainKeepsWork => {
+                "a drained node takes no new work and keeps what is protected on it"
+            }
             Self::CancelLeavesNothing => "of a cancelled job no process is left",
+            Self::FreeGivesWay => "free work saves and leaves for funded work; its commits count",
+            Self::ProtectedStays => {
+                "inside its min runtime nothing displaces a gang; who waits is told until when"
+            }
+            Self::PlaceIsKept => "a displaced gang keeps its place and goes on from its commit",
+            Self::SmallAtOnce => "a small job starts at once on a full cluster",
+            Self::ChargedOnce => {
+                "what budgets are charged is what runs had, though the coordinator is killed"
+            }
             Self::JobsEndRight => "each job ends with the digest of an undisturbed run",
         }
     }
@@ -182,6 +209,14 @@ pub struct Ends {
     pub digests_equal: bool,
 }
 
+impl Ends {
+    /// Nothing was compared yet, and nothing differs.
+    #[must_use]
+    pub fn of_nothing() -> Self {
+        Self { digests_equal: true, ..Self::default() }
+    }
+}
+
 /// The figures of one run, for programs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figures {
@@ -204,6 +239,8 @@ pub struct Figures {
     digests_equal: bool,
     seconds: f64,
     promises: Vec<PromiseFigures>,
+    /// The facts of the second act, if it was played.
+    pub sharing: Option<Facts>,
 }
 
 impl Figures {
@@ -228,6 +265,7 @@ impl Figures {
             digests_equal,
             seconds: took.as_secs_f64(),
             promises: tally.promises(),
+            sharing: None,
         }
     }
 }

@@ -19,6 +19,8 @@ const STEP_MS: u64 = 40;
 const SAVE_EVERY: u64 = 25;
 /// The demo kills one job several times; a job that fails so often by itself would be given up.
 const MAX_RESTARTS: u32 = 100;
+/// Longer than the demo: nobody stops a job inside it, so that only a kill ends one.
+const MIN_RUNTIME: Span = Span::minutes(10);
 /// What a job that takes no notice of TERM is given before KILL.
 const STUBBORN_GRACE: Span = Span(1_500);
 /// Leaves 64 processes behind and becomes the trainer. They are no ranks.
@@ -192,6 +194,7 @@ impl Work {
                 spec.command = shell.into_iter().chain(spec.command).collect();
             }
         }
+        spec.min_runtime = MIN_RUNTIME;
         JobSpec { layout: self.layout, max_restarts: MAX_RESTARTS, ..spec }
     }
 

@@ -45,6 +45,10 @@ impl Drawn {
         self.now
     }
 
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeName> + use<> {
+        (1..=self.size.nodes).map(name)
+    }
+
     /// The nodes and the accounts.
     pub(super) fn founding(&self) -> Vec<Event> {
         let mut events = vec![Event::LeaderStarted];
