@@ -185,7 +185,13 @@ pub fn totals(attempt: &Attempt, now: Timestamp) -> [Amount; 4] {
             Standing::Free => *free += amount,
         }
     }
-    let spans = attempt.excused.iter().map(|one| rate.over(one.until.since(one.from)));
-    *excused += spans.sum();
+    for one in &attempt.excused {
+        let charged = attempt.held.iter().filter(|held| held.standing != Standing::Free);
+        let spans = charged.map(|held| {
+            let until = one.until.min(held.until.unwrap_or(now));
+            rate.over(until.since(one.from.max(held.from)))
+        });
+        *excused += spans.sum();
+    }
     totals
 }

@@ -79,6 +79,8 @@ pub(crate) struct LeafQueue {
     pub(crate) submits: BTreeSet<(Timestamp, JobId)>,
     /// GPU-milliseconds asked, small jobs apart, and by how many.
     pub(crate) asks: BTreeMap<(bool, u128), u32>,
+    /// How many run free already.
+    pub(crate) runs: u32,
 }
 
 /// What of a waiting job tells at a glance that it cannot start: a pass looks at thousands.
@@ -105,6 +107,7 @@ impl Waiting {
         };
         let count = leaf.asks.entry((wish.small, ask(&wish))).or_default();
         *count = count.saturating_add(1);
+        leaf.runs = leaf.runs.saturating_add(u32::from(wish.runs));
         leaf.users.entry(job.user).or_default().insert(place(job), wish);
         leaf.submits.insert((job.submitted, job.id));
     }
@@ -114,6 +117,7 @@ impl Waiting {
         leaf.submits.remove(&(job.submitted, job.id));
         if let Some(user) = leaf.users.get_mut(&job.user) {
             if let Some(wish) = user.remove(&place(job)) {
+                leaf.runs = leaf.runs.saturating_sub(u32::from(wish.runs));
                 let key = (wish.small, ask(&wish));
                 let left = leaf.asks.get(&key).map_or(0, |count| count.saturating_sub(1));
                 if left == 0 {

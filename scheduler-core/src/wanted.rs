@@ -59,7 +59,7 @@ fn save(books: &Books, job: &Job, attempt: &Attempt) -> Option<Save> {
     let order = attempt.save.filter(|order| order.admitted.is_some())?;
     let offer = job.spec.checkpoint.as_ref()?;
     let why = match order.why {
-        SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {}", grounds.rule),
+        SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {grounds}"),
         SaveReason::Drained { node } => {
             let name = books.nodes.get(&node).map(|node| node.name.to_string());
             format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))

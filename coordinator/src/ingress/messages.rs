@@ -192,14 +192,7 @@ fn attempt_view(view: &View, attempt: &Attempt) -> v1::AttemptView {
 
 fn save(view: &View, order: SaveOrder) -> v1::SaveView {
     let why = match order.why {
-        SaveReason::Displaced { by, grounds } => {
-            let ((claim, budget), (other_claim, other_budget)) = (grounds.claimant, grounds.victim);
-            format!(
-                "{by} has its GPUs: {} ({claim} of {budget} against {other_claim} of \
-                 {other_budget} GPU-hours)",
-                grounds.rule
-            )
-        }
+        SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {grounds}"),
         SaveReason::Drained { node } => format!("{} takes no work", node_name(view, node)),
     };
     v1::SaveView {

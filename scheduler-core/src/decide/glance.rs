@@ -9,7 +9,7 @@ use tidegate_model::GpuCount;
 use crate::accounts::WHOLE;
 use crate::books::Books;
 use crate::decide::spots::Spot;
-use crate::index::Wish;
+use crate::index::{LeafQueue, Wish};
 use crate::money::{Amount, Weight};
 
 /// The nodes of one pass in a few numbers.
@@ -117,6 +117,17 @@ pub(crate) struct Glance {
 }
 
 impl Glance {
+    /// Whether anybody in the leaf could start, as far as sums tell.
+    pub(crate) fn leaf(&self, waiting: &LeafQueue) -> bool {
+        let least = |small| {
+            let mut asks = waiting.asks.range((small, 0)..=(small, u128::MAX));
+            asks.next().map(|((_, plain), _)| self.least.of(*plain))
+        };
+        let paid = |small, room| least(small).is_some_and(|ask| ask <= room);
+        let fundable = paid(false, self.ordinary) || paid(true, self.small);
+        fundable && (waiting.runs > 0 || !self.nodes.most.is_empty())
+    }
+
     /// Who cannot start now may still have an instant that those behind it must leave alone.
     fn may_expect(&self) -> bool {
         !self.nodes.most.is_empty() && self.expected.get() < self.most_expected

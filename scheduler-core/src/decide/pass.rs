@@ -205,6 +205,13 @@ impl<'books> Pass<'books> {
             }
             let mut looked = 0_u32;
             let (money, glance) = (self.money.clone(), self.glance(leaf));
+            let index = &self.books.index;
+            let waiting = index.protected.leaves.get(&leaf);
+            let inherits = index.carried.contains_key(&leaf);
+            if !inherits && !waiting.is_some_and(|waiting| glance.leaf(waiting)) {
+                exhausted.insert(leaf);
+                continue;
+            }
             let hopeful = |wish: &Wish| glance.protected(wish);
             let walked = walk::jobs(&money, Demand::Protected, leaf, hopeful, |job| {
                 looked = looked.saturating_add(1);

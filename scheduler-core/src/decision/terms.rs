@@ -98,6 +98,18 @@ pub struct Grounds {
     pub victim: (Amount, Amount),
 }
 
+/// The rule, with its figures where it compares any.
+impl fmt::Display for Grounds {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ((claim, budget), (other_claim, other_budget)) = (self.claimant, self.victim);
+        self.rule.fmt(out)?;
+        if budget == Amount::ZERO {
+            return Ok(());
+        }
+        write!(out, " ({claim} of {budget} against {other_claim} of {other_budget} GPU-hours)")
+    }
+}
+
 /// The rules by which one attempt may displace another (2-scheduling, "Who may displace whom").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {

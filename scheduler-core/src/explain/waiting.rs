@@ -256,18 +256,7 @@ pub(super) fn standing(attempt: &Attempt, now: Timestamp) -> String {
 pub(super) fn saving(books: &Books, attempt: &Attempt) -> String {
     let Some(save) = attempt.save else { return String::new() };
     let why = match save.why {
-        SaveReason::Displaced { by, grounds } => {
-            let (mine, theirs) = (grounds.claimant, grounds.victim);
-            let figures = if mine.1 > Amount::ZERO {
-                format!(
-                    " ({} of {} against {} of {} GPU-hours)",
-                    mine.0, mine.1, theirs.0, theirs.1
-                )
-            } else {
-                String::new()
-            };
-            format!("{by} has its GPUs: {}{figures}", grounds.rule)
-        }
+        SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {grounds}"),
         SaveReason::Drained { node } => {
             let name = books.nodes.get(&node).map(|node| node.name.to_string());
             format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))
