@@ -215,7 +215,8 @@ fn task_state(task: &Task) -> String {
 
 fn node_name(view: &View, id: NodeId) -> String {
     let node = view.core.books().nodes.get(&id);
-    node.map_or_else(|| id.to_string(), |node| node.name.to_string())
+    // Its number would look like a name.
+    node.map_or_else(|| "a node since removed".to_owned(), |node| node.name.to_string())
 }
 
 pub(super) fn status(view: &View) -> v1::StatusReply {

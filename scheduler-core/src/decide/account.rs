@@ -129,6 +129,13 @@ impl Desk<'_> {
             let set = Decision::BudgetSet { account, size, cut, by };
             return Ok(if unchanged { Vec::new() } else { vec![set] });
         }
+        if path.as_str() == "root" {
+            return Err(cannot(
+                "root is what the whole cluster is called; it has all that is installed, and its \
+                 children are set by their own names"
+                    .to_owned(),
+            ));
+        }
         let (above, label) = match path.as_str().rsplit_once('/') {
             Some((above, label)) => (above.parse::<AccountPath>().ok(), label),
             None => (None, path.as_str()),

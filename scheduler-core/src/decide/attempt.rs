@@ -176,7 +176,9 @@ impl View<'_> {
             return Outcome::Saved;
         }
         let exits = || attempt.tasks.iter().filter_map(|task| task.exit.as_ref());
-        if exits().any(|exit| matches!(exit, TaskExit::Lost(_))) {
+        // What a silent node keeps has no end that anybody saw.
+        let all_ended = attempt.tasks.iter().all(|task| task.exit.is_some());
+        if !all_ended || exits().any(|exit| matches!(exit, TaskExit::Lost(_))) {
             return Outcome::Lost;
         }
         let told = attempt.tasks().any(|(id, _)| {

@@ -46,6 +46,15 @@ pub(crate) fn acceptable(books: &Books, user: UserId, spec: &JobSpec) -> Result<
     if let Some(unknown) = unknown {
         return Err(Refusal::NoSuchJob(unknown.job));
     }
+    let never = spec.after.iter().filter(|after| after.success).find(|after| {
+        let state = books.jobs.get(&after.job).map(|job| job.state);
+        matches!(state, Some(JobState::Ended { outcome, .. }) if outcome != JobOutcome::Done)
+    });
+    if let Some(after) = never {
+        let job = after.job;
+        let why = format!("after: {job} has ended and was not done; another job is accepted");
+        return Err(Refusal::Unsatisfiable { why });
+    }
     match gang::servable(books, Ask { user, spec }) {
         Ok(()) => {}
         Err(ShapeError::NoGpus) => return Err(Refusal::NoGpusYet),

@@ -145,8 +145,8 @@ fn is_leaving(attempt: &Attempt) -> bool {
         || attempt.tasks.iter().all(|task| task.exit.is_some())
 }
 
-/// When an attempt that is leaving is gone at the latest: the rest of its grace, then the time to
-/// verify. A request that the gate has not admitted counts its whole grace from now.
+/// When an attempt that is leaving is gone at the latest: the rest of its grace, the time between
+/// TERM and KILL, then the time to verify. A request that the gate has not admitted counts its whole grace from now.
 pub(crate) fn gone_by(books: &Books, job: &Job, attempt: &Attempt, now: Timestamp) -> Timestamp {
     let grace = save_grace(books, job, attempt);
     let verify = books.policy.sharing.verify_limit;
@@ -154,7 +154,7 @@ pub(crate) fn gone_by(books: &Books, job: &Job, attempt: &Attempt, now: Timestam
         Some(save) => save.admitted.unwrap_or_else(|| gate_by(books, job, save.decision, now)),
         None => now,
     };
-    let kill = if attempt.stop.is_some() { job.spec.grace } else { Span::ZERO };
+    let kill = job.spec.grace;
     since.plus(grace).plus(kill).plus(verify).max(now)
 }
 

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use scheduler_core::{Books, Core, Decision, Event, Stamp};
-use tidegate_model::{DecisionSeq, Timestamp, UserId};
+use tidegate_model::{DecisionSeq, Timestamp};
 
 use self::cluster::{Drawn, Size};
 use super::report::{Figure, Goal, millis, number};
@@ -23,7 +23,7 @@ const LARGE: Size = Size { nodes: 1_250, waiting: 100_000 };
 /// Events measured in each.
 const EVENTS: usize = 6_000;
 /// Events before the first that is measured: jobs start, end and make room.
-const WARM_UP: usize = 5_000;
+const WARM_UP: usize = 2_000;
 /// How many times the median a queue of twice the length may have.
 const DOUBLED: f64 = 1.2;
 
@@ -45,7 +45,7 @@ pub fn measure() -> anyhow::Result<Vec<Figure>> {
         n: EVENTS,
         goal: Goal::AtMost(DOUBLED),
     });
-    let large = Run::begin(LARGE)?.events(EVENTS / 3)?;
+    let large = Run::begin(LARGE)?.events(EVENTS / 6)?;
     figures.extend(large.figures("1,250 nodes, 100,000 waiting", Goal::AtMost(20.0)));
     Ok(figures)
 }
@@ -92,20 +92,14 @@ impl Run {
         for event in run.drawn.founding() {
             run.apply(&event)?;
         }
-        // While no node takes work the queue fills quickly.
-        let nodes: Vec<_> = run.drawn.nodes().collect();
-        let (by, reason, wanted_by) = (UserId(0), "filling".to_owned(), None);
-        for node in nodes.clone() {
-            let reason = reason.clone();
-            run.apply(&Event::DrainRequested { node, by, reason, wanted_by })?;
-        }
+        // While all nodes are silent the queue fills quickly.
+        run.drawn.fall_silent();
         while u64::try_from(run.core.books().pending_jobs())? < size.waiting {
             let event = run.drawn.next(&run.core);
             run.apply(&event)?;
         }
-        for node in nodes {
-            run.apply(&Event::ResumeRequested { node, by })?;
-        }
+        run.drawn.speak();
+        run.apply(&Event::DeadlineReached)?;
         for _ in 0..WARM_UP {
             let event = run.drawn.next(&run.core);
             run.apply(&event)?;

@@ -31,6 +31,7 @@ pub(super) struct Drawn {
     now: Timestamp,
     key: u128,
     heard: Timestamp,
+    silent: bool,
 }
 
 impl Drawn {
@@ -38,15 +39,22 @@ impl Drawn {
 
     pub(super) fn new(size: Size) -> Self {
         let rng = fastrand::Rng::with_seed(SEED);
-        Self { size, rng, now: BEGIN, key: 0, heard: Timestamp::default() }
+        Self { size, rng, now: BEGIN, key: 0, heard: Timestamp::default(), silent: false }
     }
 
     pub(super) fn now(&self) -> Timestamp {
         self.now
     }
 
-    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeName> + use<> {
-        (1..=self.size.nodes).map(name)
+    /// No node is heard from any more.
+    pub(super) fn fall_silent(&mut self) {
+        self.now = self.now.plus(Span::minutes(1));
+        self.silent = true;
+    }
+
+    pub(super) fn speak(&mut self) {
+        self.silent = false;
+        self.heard = Timestamp::default();
     }
 
     /// The nodes and the accounts.
@@ -79,7 +87,7 @@ impl Drawn {
 
     /// Every node is heard often enough to stay in service.
     pub(super) fn hear(&mut self, core: &mut Core) {
-        if self.now.since(self.heard) < Span::seconds(5) {
+        if self.silent || self.now.since(self.heard) < Span::seconds(5) {
             return;
         }
         self.heard = self.now;
