@@ -2,7 +2,7 @@
 //! again, to see what the rules of this version would have done.
 //!
 //! The journal holds what changed the books, no more. Reports that changed nothing and heartbeats
-//! are not in it: [`again`] says what is assumed instead.
+//! are not in it: `again` says what is assumed instead.
 
 mod again;
 mod events;

@@ -71,7 +71,7 @@ pub(crate) struct RunArgs {
     /// A variable of the job; may be repeated. Readable by all who may read the job
     #[arg(long, value_name = "NAME=VALUE", value_parser = env_pair)]
     pub(crate) env: Vec<(String, String)>,
-    /// How it saves when asked: a preset, or a key of [checkpoint]; may be repeated
+    /// How it saves when asked: a preset, or a key of the table checkpoint; may be repeated
     #[arg(long, value_name = "PRESET|KEY=VALUE")]
     pub(crate) checkpoint: Vec<String>,
     /// Where the job keeps its checkpoints [default: one made below the working directory]
