@@ -64,6 +64,18 @@ impl Books {
         self.jobs.get(&id.job)?.attempt(id.number)
     }
 
+    /// An attempt with its job.
+    pub(crate) fn with_job(&self, id: AttemptId) -> Option<(&Job, &Attempt)> {
+        let job = self.jobs.get(&id.job)?;
+        Some((job, job.attempt(id.number)?))
+    }
+
+    /// GPUs of all nodes, in service or not.
+    pub(crate) fn installed_gpus(&self) -> u64 {
+        let sizes = self.nodes.values().map(|node| u64::from(node.size().0));
+        sizes.fold(0, u64::saturating_add)
+    }
+
     /// One task of one attempt.
     #[must_use]
     pub fn task(&self, id: TaskId) -> Option<&Task> {

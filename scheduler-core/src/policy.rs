@@ -174,8 +174,8 @@ impl Sharing {
         ];
         for (key, value) in parts {
             if value > WHOLE {
-                let percent = percent_text(value);
-                return Err(format!("{key}: {percent} % given; 0 to 100 % is accepted"));
+                let given = percent(value);
+                return Err(format!("{key}: {given} given; 0 to 100 % is accepted"));
             }
         }
         let counts = [
@@ -250,10 +250,15 @@ pub struct Kind(pub Option<u16>);
 const OTHER_KIND: &str = "gpu";
 
 /// Millionths as percent with up to four decimals.
-fn percent_text(millionths: u32) -> String {
+pub(crate) fn percent(millionths: u32) -> String {
     let (whole, rest) = (millionths / 10_000, millionths % 10_000);
     let text = format!("{whole}.{rest:04}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// So many millionths of a count, rounded down.
+pub(crate) fn part_of(count: u64, millionths: u32) -> u64 {
+    count.saturating_mul(millionths.into()) / u64::from(WHOLE)
 }
 
 impl Default for Policy {

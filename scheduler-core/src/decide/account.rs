@@ -5,12 +5,12 @@ use tidegate_model::{AccountPath, UserId};
 use crate::accounts::{Account, AccountId, Cut, ROOT, Role, Size, WHOLE};
 use crate::books::{Books, JobState};
 use crate::core::Turn;
-use crate::decide::gang::percent;
 use crate::decide::money::Money;
 use crate::decision::{Decision, Refusal};
 use crate::event::AccountRequest;
 use crate::evolve::{Broken, MAX_TRANSFERS};
 use crate::money::{Amount, WINDOW};
+use crate::policy::percent;
 
 /// Most accounts: a tree that people can read, and whose figures cost little at each decision.
 pub(crate) const MAX_ACCOUNTS: u32 = 4096;

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 
 use tidegate_model::{GpuCount, GpuUuid, JobSpec, NodeId, Span, TaskLayout, UserId};
 
-use crate::accounts::WHOLE;
 use crate::books::{Books, Node, Place};
-use crate::policy::Kind;
+use crate::policy::{Kind, part_of, percent};
 
 /// How many nodes a gang takes and how many GPUs on each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +81,8 @@ pub(crate) fn gang_limit(books: &Books, kind: Kind) -> GpuCount {
     let sizes: Vec<u32> = of_kind.map(|node| node.size().0).filter(|size| *size > 0).collect();
     let total = sizes.iter().copied().fold(0, u32::saturating_add);
     let largest = sizes.iter().copied().max().unwrap_or(0);
-    let part = u64::from(total).saturating_mul(books.policy.sharing.gang_cap.into());
-    let part = u32::try_from(part / u64::from(WHOLE)).unwrap_or(u32::MAX);
+    let part = part_of(total.into(), books.policy.sharing.gang_cap);
+    let part = u32::try_from(part).unwrap_or(u32::MAX);
     let by_nodes = part.checked_div(largest).unwrap_or(0).saturating_mul(largest);
     // At 100 % nothing is left out, whatever the sizes of nodes.
     let by_nodes = if part == total { total } else { by_nodes };
@@ -143,22 +142,13 @@ pub(crate) fn servable(books: &Books, ask: Ask<'_>) -> Result<(), ShapeError> {
 /// of the GPUs, which nobody else could be protected beside.
 pub(crate) fn longest_protection(books: &Books, spec: &JobSpec) -> Span {
     let sharing = &books.policy.sharing;
-    let installed = books.nodes.values().map(|node| u64::from(node.size().0));
-    let installed: u64 = installed.fold(0, u64::saturating_add);
-    let large = installed.saturating_mul(sharing.large_gang.into()) / u64::from(WHOLE);
+    let large = part_of(books.installed_gpus(), sharing.large_gang);
     let one_node = books.nodes.values().any(|node| node.size() >= spec.gpus);
     if u64::from(spec.gpus.0) > large && !one_node {
         sharing.large_min_runtime.min(sharing.max_min_runtime)
     } else {
         sharing.max_min_runtime
     }
-}
-
-/// Millionths as percent.
-pub(crate) fn percent(millionths: u32) -> String {
-    let (whole, rest) = (millionths / 10_000, millionths % 10_000);
-    let text = format!("{whole}.{rest:04}");
-    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 fn not_of_user(user: UserId) -> ShapeError {

@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use tidegate_model::GpuCount;
 
-use crate::accounts::WHOLE;
 use crate::books::Books;
 use crate::decide::spots::Spot;
 use crate::index::{LeafQueue, Wish};
 use crate::money::{Amount, Weight};
+use crate::policy::part_of;
 
 /// The nodes of one pass in a few numbers.
 #[derive(Debug, Clone)]
@@ -36,9 +36,7 @@ impl Nodes {
     /// `newly_protected`: GPUs that the pass has given to protected work.
     pub(crate) fn of(books: &Books, spots: &[Spot<'_>], newly_protected: u64) -> Self {
         let sharing = &books.policy.sharing;
-        let installed = books.nodes.values().map(|node| u64::from(node.size().0));
-        let installed: u64 = installed.fold(0, u64::saturating_add);
-        let part = |of: u32| installed.saturating_mul(of.into()) / u64::from(WHOLE);
+        let installed = books.installed_gpus();
         let mut sizes = books.nodes.values().map(|node| node.size().0).filter(|size| *size > 0);
         let first = sizes.next();
         let idle = spots.iter().map(|spot| spot.idle);
@@ -47,7 +45,7 @@ impl Nodes {
         });
         // Each kind keeps its own, rounded down: together they keep no more than this.
         let kinds = u64::try_from(sharing.gpu_types.len()).unwrap_or(0);
-        let kept = all.saturating_mul(sharing.headroom.into()) / u64::from(WHOLE);
+        let kept = part_of(all, sharing.headroom);
         let kept = u32::try_from(kept.saturating_sub(kinds)).unwrap_or(0);
         Self {
             idle: at_least(idle),
@@ -55,8 +53,8 @@ impl Nodes {
             most: at_least(spots.iter().map(Spot::most)),
             alike: first.filter(|first| sizes.all(|size| size == *first)),
             picky: spots.iter().any(|spot| spot.node.facts.only_user.is_some()),
-            cap: part(sharing.protected_cap),
-            large: part(sharing.large_gang),
+            cap: part_of(installed, sharing.protected_cap),
+            large: part_of(installed, sharing.large_gang),
             held: books.index.protected_gpus.saturating_add(newly_protected),
         }
     }

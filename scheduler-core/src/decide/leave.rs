@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use tidegate_model::{AttemptId, NodeId, Span, StorageName, Timestamp};
 
 use crate::books::{Attempt, Books, Job};
-use crate::decide::spots::{save_grace, start_limit};
-use crate::decision::{Decision, SaveReason, Standing};
+use crate::decide::spots::{save_grace, start_limit, yields_at};
+use crate::decision::{Decision, SaveReason};
 
 /// The next request to leave, withdrawal or admission.
 pub(crate) fn next(books: &Books) -> Option<Decision> {
@@ -48,9 +48,8 @@ fn withdrawn(books: &Books) -> Option<Decision> {
 
 fn unsaid(books: &Books) -> impl Iterator<Item = (&Job, &Attempt)> {
     books.index.saving.iter().filter_map(|(_, id)| {
-        let job = books.jobs.get(&id.job)?;
-        let attempt = job.attempt(id.number)?;
-        attempt.save?.admitted.is_none().then_some((job.as_ref(), attempt))
+        let (job, attempt) = books.with_job(*id)?;
+        attempt.save?.admitted.is_none().then_some((job, attempt))
     })
 }
 
@@ -59,8 +58,8 @@ fn unsaid(books: &Books) -> impl Iterator<Item = (&Job, &Attempt)> {
 fn admitted(books: &Books) -> Option<Decision> {
     let mut saving: BTreeMap<&StorageName, u32> = BTreeMap::new();
     for (_, id) in &books.index.saving {
-        let job = books.jobs.get(&id.job)?;
-        let under_way = job.attempt(id.number)?.save?.admitted.is_some();
+        let (job, attempt) = books.with_job(*id)?;
+        let under_way = attempt.save?.admitted.is_some();
         if let (Some(offer), true) = (&job.spec.checkpoint, under_way) {
             let count = saving.entry(&offer.storage).or_default();
             *count = count.saturating_add(1);
@@ -83,24 +82,22 @@ fn for_small(books: &Books, why: SaveReason) -> bool {
     }
 }
 
+/// Attempts that save, and when each one's grace is over.
+fn graces(books: &Books) -> impl Iterator<Item = (Timestamp, AttemptId)> {
+    books.index.saving.iter().filter_map(|(_, id)| {
+        let (job, attempt) = books.with_job(*id)?;
+        Some((grace_ends(books, job, attempt)?, *id))
+    })
+}
+
 /// The next instant at which the grace of a saving attempt is over, after `now`.
 pub(crate) fn next_deadline(books: &Books, now: Timestamp) -> Option<Timestamp> {
-    let ends = books.index.saving.iter().filter_map(|(_, id)| {
-        let job = books.jobs.get(&id.job)?;
-        grace_ends(books, job, job.attempt(id.number)?)
-    });
-    ends.filter(|at| *at > now).min()
+    graces(books).map(|(at, _)| at).filter(|at| *at > now).min()
 }
 
 /// Attempts whose grace is over.
 pub(crate) fn overdue(books: &Books, now: Timestamp) -> Vec<AttemptId> {
-    let over = books.index.saving.iter().filter(|(_, id)| {
-        let job = books.jobs.get(&id.job);
-        let attempt = job.and_then(|job| job.attempt(id.number));
-        let ends = job.zip(attempt).and_then(|(job, one)| grace_ends(books, job, one));
-        ends.is_some_and(|at| at <= now)
-    });
-    over.map(|(_, id)| *id).collect()
+    graces(books).filter(|(at, _)| *at <= now).map(|(_, id)| id).collect()
 }
 
 /// When an attempt that saves is stopped.
@@ -124,18 +121,8 @@ pub(crate) fn drain_times(books: &Books, node: NodeId, now: Timestamp) -> Option
     let node = books.nodes.get(&node)?;
     let mut times = DrainTimes { saves_from: now, empty_by: now };
     for task in &node.tasks {
-        let job = books.jobs.get(&task.attempt.job)?;
-        let attempt = job.attempt(task.attempt.number)?;
-        let from = match (attempt.standing, attempt.promised_until) {
-            (Standing::Protected, Some(until)) => until.max(now),
-            (Standing::Protected, None) => attempt
-                .ready
-                .unwrap_or(now)
-                .plus(start_limit(books, job))
-                .plus(attempt.terms.protect)
-                .max(now),
-            (Standing::Funded | Standing::Free, _) => now,
-        };
+        let (job, attempt) = books.with_job(task.attempt)?;
+        let from = yields_at(attempt, start_limit(books, job), now);
         let since = attempt.save.and_then(|save| save.admitted).unwrap_or(from);
         let rest =
             [save_grace(books, job, attempt), job.spec.grace, books.policy.sharing.verify_limit];

@@ -40,6 +40,9 @@ pub(crate) struct Claimant<'books> {
     pub(crate) held: bool,
 }
 
+/// Account, user, own order, and whether it is small.
+pub(crate) type Victim = (AccountId, UserId, i32, bool);
+
 /// Which account lacks how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Short {
@@ -177,6 +180,12 @@ impl<'books> Money<'books> {
         })
     }
 
+    /// All of a victim that a right depends on, its standing aside.
+    pub(crate) fn as_victim(&self, job: &Job) -> Victim {
+        let small = self.books.policy.sharing.is_small(job.spec.gpus, job.spec.min_runtime);
+        (job.account, job.user, job.spec.own_order, small)
+    }
+
     /// By which right the claimant may displace an attempt of `victim` that stands so, if by any.
     pub(crate) fn right(
         &self,
@@ -184,14 +193,10 @@ impl<'books> Money<'books> {
         victim: &Job,
         standing: Standing,
     ) -> Option<Grounds> {
-        let whole = |rule| {
-            let none = (Amount::ZERO, Amount::ZERO);
-            Some(Grounds { rule, claimant: none, victim: none })
-        };
+        let whole = |rule| Some(Grounds::plain(rule));
         // Else two small jobs of one user would displace each other in turn.
         let same_user = (victim.account, victim.user) == (claimant.leaf, claimant.user);
-        let sharing = &self.books.policy.sharing;
-        let victim_small = sharing.is_small(victim.spec.gpus, victim.spec.min_runtime);
+        let (_, _, _, victim_small) = self.as_victim(victim);
         match standing {
             Standing::Protected => None,
             Standing::Free => whole(Right::Free),

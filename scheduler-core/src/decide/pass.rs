@@ -120,8 +120,7 @@ impl<'books> Pass<'books> {
         if held.at > self.now {
             return self.moved(job, held);
         }
-        let none = (Amount::ZERO, Amount::ZERO);
-        let grounds = Grounds { rule: Right::Reservation, claimant: none, victim: none };
+        let grounds = Grounds::plain(Right::Reservation);
         let number = run.id.number.saturating_add(1);
         let why = SaveReason::Displaced { by: AttemptId { job: job.id, number }, grounds };
         Some(vec![Decision::SaveOrdered { attempt: run.id, why }])

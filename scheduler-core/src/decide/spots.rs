@@ -120,8 +120,7 @@ struct Residents<'books> {
 impl<'books> Residents<'books> {
     fn of(&mut self, books: &'books Books, id: AttemptId) -> Option<Resident<'books>> {
         *self.known.entry(id).or_insert_with(|| {
-            let job = books.jobs.get(&id.job)?;
-            let attempt = job.attempt(id.number)?;
+            let (job, attempt) = books.with_job(id)?;
             Some(Resident { job, attempt, leaving: is_leaving(attempt) })
         })
     }
@@ -146,7 +145,8 @@ fn is_leaving(attempt: &Attempt) -> bool {
 }
 
 /// When an attempt that is leaving is gone at the latest: the rest of its grace, the time between
-/// TERM and KILL, then the time to verify. A request that the gate has not admitted counts its whole grace from now.
+/// TERM and KILL, then the time to verify. A request that the gate has not admitted counts its whole
+/// grace from when it is at the latest.
 pub(crate) fn gone_by(books: &Books, job: &Job, attempt: &Attempt, now: Timestamp) -> Timestamp {
     let grace = save_grace(books, job, attempt);
     let verify = books.policy.sharing.verify_limit;
@@ -162,8 +162,7 @@ pub(crate) fn gone_by(books: &Books, job: &Job, attempt: &Attempt, now: Timestam
 fn gate_by(books: &Books, job: &Job, request: DecisionSeq, now: Timestamp) -> Timestamp {
     let storage = job.spec.checkpoint.as_ref().map(|offer| &offer.storage);
     let before = books.index.saving.iter().filter_map(|(decision, id)| {
-        let other = books.jobs.get(&id.job)?;
-        let attempt = other.attempt(id.number)?;
+        let (other, attempt) = books.with_job(*id)?;
         let same = other.spec.checkpoint.as_ref().map(|offer| &offer.storage) == storage;
         // Of one decision all are asked at once: the smaller ids first.
         let earlier = *decision <= request && attempt.id.job != job.id;
@@ -187,21 +186,21 @@ pub(crate) fn save_grace(books: &Books, job: &Job, attempt: &Attempt) -> Span {
 }
 
 impl<'books> Spot<'books> {
+    /// What is idle, coming, or held by those of whom `yields` holds.
+    pub(crate) fn with(&self, yields: impl Fn(&Attempt) -> bool) -> u32 {
+        let yielding = self.occupants.iter().filter(|one| yields(one.attempt));
+        let sum = self.idle.saturating_add(self.coming);
+        yielding.map(|one| one.gpus).fold(sum, u32::saturating_add)
+    }
+
     /// Everything that is not protected and not promised to another.
     pub(crate) fn most(&self) -> u32 {
-        let yields = self.occupants.iter().filter(|one| one.attempt.is_displaceable());
-        let yields: u32 = yields.map(|one| one.gpus).fold(0, u32::saturating_add);
-        self.idle.saturating_add(self.coming).saturating_add(yields)
+        self.with(Attempt::is_displaceable)
     }
 
     /// What is idle, coming, or in the hands of free work.
     pub(crate) fn without_funded(&self) -> u32 {
-        let free = self
-            .occupants
-            .iter()
-            .filter(|one| one.attempt.is_displaceable() && one.attempt.standing == Standing::Free);
-        let free: u32 = free.map(|one| one.gpus).fold(0, u32::saturating_add);
-        self.idle.saturating_add(self.coming).saturating_add(free)
+        self.with(|one| one.is_displaceable() && one.standing == Standing::Free)
     }
 
     /// Whether protected work of `claimant` that may last until `until` may go here: nobody goes

@@ -3,6 +3,8 @@
 
 mod instants;
 
+use std::cell::OnceCell;
+
 use tidegate_model::{AttemptId, Span, Timestamp};
 
 use crate::accounts::{Account, AccountId};
@@ -150,7 +152,7 @@ fn turn_back(money: &Money<'_>) -> Option<Decision> {
     let span = books.policy.sharing.return_span;
     first_returning(books).into_iter().find_map(|(job, attempt)| {
         let need = attempt.rate().over(span);
-        let fits = money.below_limit(job.account, need) && !reserved_within(books, attempt, now);
+        let fits = money.below_limit(job.account, need) && !is_reserved(books, attempt);
         fits.then_some(Decision::StandingChanged {
             attempt: attempt.id,
             at: now,
@@ -163,15 +165,12 @@ fn turn_back(money: &Money<'_>) -> Option<Decision> {
 /// Of each leaf the first that may return.
 fn first_returning(books: &Books) -> Vec<(&Job, &Attempt)> {
     let mut seen = std::collections::BTreeSet::new();
-    let all = books.index.returning.iter().filter_map(|(_, id)| {
-        let job = books.jobs.get(&id.job)?;
-        Some((job.as_ref(), job.attempt(id.number)?))
-    });
+    let all = books.index.returning.iter().filter_map(|(_, id)| books.with_job(*id));
     all.filter(|(job, _)| seen.insert(job.account)).collect()
 }
 
 /// Whether a firm reservation has the attempt's nodes: nobody returns to Funded there.
-fn reserved_within(books: &Books, attempt: &Attempt, _now: Timestamp) -> bool {
+fn is_reserved(books: &Books, attempt: &Attempt) -> bool {
     let reserved = books.index.reservations.iter().filter_map(|(_, job)| {
         let reservation = books.jobs.get(job)?.reservation.as_ref()?;
         Some(&reservation.nodes)
@@ -183,6 +182,7 @@ fn reserved_within(books: &Books, attempt: &Attempt, _now: Timestamp) -> bool {
 /// The next elder of any leaf and its exact instant.
 fn next_elder(books: &Books, now: Timestamp) -> Option<(Timestamp, tidegate_model::JobId)> {
     let sharing = &books.policy.sharing;
+    let money = OnceCell::new();
     let due = |(leaf, waiting): (&AccountId, &std::collections::BTreeSet<_>)| {
         let named = books.accounts.get(*leaf)?.elder_named;
         let gap_over = named.map_or_else(Timestamp::default, |named| named.plus(sharing.elder_gap));
@@ -191,8 +191,8 @@ fn next_elder(books: &Books, now: Timestamp) -> Option<(Timestamp, tidegate_mode
         if earliest > now {
             return Some((earliest, first.1));
         }
-        let money = Money::at(books, now);
-        let mut eligible = waiting.iter().filter(|(_, id)| may_be_elder(&money, *id));
+        let money = money.get_or_init(|| Money::at(books, now));
+        let mut eligible = waiting.iter().filter(|(_, id)| may_be_elder(money, *id));
         let (since, job) = eligible.next()?;
         Some((since.plus(sharing.patience).max(gap_over), *job))
     };

@@ -19,7 +19,6 @@ use crate::decide::gang::Shape;
 use crate::decide::money::{Claimant, Money};
 use crate::decide::spots::{Occupant, Spot};
 use crate::decision::{Grounds, Right, SaveReason, Standing};
-use crate::money::Amount;
 use crate::observations::Observations;
 
 /// Saving and restoring of a job of which nothing is known yet.
@@ -107,8 +106,7 @@ impl Search<'_, '_> {
         }
         let grounds = self.money.right(&self.claimant, job, attempt.standing);
         let grounds = if self.firm && attempt.standing != Standing::Protected {
-            let none = (Amount::ZERO, Amount::ZERO);
-            Some(Grounds { rule: Right::Reservation, claimant: none, victim: none })
+            Some(Grounds::plain(Right::Reservation))
         } else {
             grounds
         };
@@ -122,7 +120,8 @@ impl Search<'_, '_> {
     }
 
     /// The cheapest nodes of `among`: taken greedily by the whole cost of their victims, by each
-    /// one's share of it, or by sparing the costliest victims; the best of the three; among very few the best of all.
+    /// one's share of it, or by sparing the costliest victims; the best of the three. Among very
+    /// few the best of all.
     fn select(
         &self,
         spots: &[Spot<'_>],

@@ -98,6 +98,14 @@ pub struct Grounds {
     pub victim: (Amount, Amount),
 }
 
+impl Grounds {
+    /// Of a rule that compares no figures.
+    pub(crate) fn plain(rule: Right) -> Self {
+        let none = (Amount::ZERO, Amount::ZERO);
+        Self { rule, claimant: none, victim: none }
+    }
+}
+
 /// The rule, with its figures where it compares any.
 impl fmt::Display for Grounds {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{GpuCount, NodeId, Timestamp, UserId};
+use tidegate_model::{GpuCount, NodeId, Timestamp};
 
 use super::{Bid, Pass};
-use crate::accounts::AccountId;
 use crate::books::Job;
+use crate::decide::money::Victim;
 use crate::decide::spots::{self, Spot};
 use crate::decide::victims::by_blocks;
 use crate::decision::Standing;
@@ -14,7 +14,7 @@ use crate::decision::Standing;
 /// Against whose work a job has a right, once it is Funded or Free, and when it would be an elder.
 struct Entitled {
     elder_at: Option<Timestamp>,
-    known: BTreeMap<(AccountId, UserId, i32, Standing), bool>,
+    known: BTreeMap<(Victim, Standing), bool>,
 }
 
 impl<'books> Pass<'books> {
@@ -82,7 +82,7 @@ impl<'books> Pass<'books> {
             let ends = spots::yields_at(attempt, start, self.now);
             // It will be Funded at best: then the ratios decide, or a firm reservation.
             let then = attempt.standing.max(Standing::Funded);
-            let key = (job.account, job.user, job.spec.own_order, then);
+            let key = (self.money.as_victim(job), then);
             let entitled = *rights
                 .known
                 .entry(key)

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::{NodeId, Span, Timestamp};
 
 use super::{Bid, Pass};
-use crate::accounts::WHOLE;
 use crate::books::{Attempt, Job};
 use crate::decide::money::Claimant;
 use crate::decide::spots::{Spot, start_limit};
 use crate::decide::victims::{Choice, EXACT_AMONG, Search};
 use crate::decision::{Decision, Standing};
-use crate::policy::Kind;
+use crate::policy::{Kind, part_of};
 
 impl<'books> Pass<'books> {
     /// On idle GPUs.
@@ -132,8 +131,8 @@ impl<'books> Pass<'books> {
         let funded = self.funded_jobs.get_or_init(|| {
             let ids = self.books.index.funded.iter();
             let jobs = ids.filter_map(|(_, id)| self.books.jobs.get(&id.job));
-            // One job of each user of each account stands for all of them, but for the own order.
-            let keyed = jobs.map(|job| ((job.account, job.user, job.spec.own_order), job.as_ref()));
+            // One job stands for all against which rights are alike.
+            let keyed = jobs.map(|job| (self.money.as_victim(job), job.as_ref()));
             keyed.collect::<BTreeMap<_, _>>().into_values().collect()
         });
         let claimant = &one.claimant;
@@ -173,8 +172,7 @@ impl<'books> Pass<'books> {
             idle = idle.saturating_add(spot.idle);
             all = all.saturating_add(spot.node.size().0.into());
         }
-        let headroom = all.saturating_mul(self.books.policy.sharing.headroom.into());
-        let headroom = headroom / u64::from(WHOLE);
+        let headroom = part_of(all, self.books.policy.sharing.headroom);
         idle.saturating_sub(u32::try_from(headroom).unwrap_or(u32::MAX))
     }
 

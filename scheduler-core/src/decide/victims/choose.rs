@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::AttemptId;
 
 use super::Candidate;
+use crate::books::Attempt;
 use crate::decide::gang::Shape;
 use crate::decide::spots::Spot;
 
@@ -34,11 +35,8 @@ pub(super) fn fitting(
     allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
 ) -> Vec<usize> {
     let fits = |index: &&usize| {
-        spots.get(**index).is_some_and(|spot| {
-            let yields = spot.occupants.iter().filter(|one| allowed(one.attempt.id).is_some());
-            let yields: u32 = yields.map(|one| one.gpus).fold(0, u32::saturating_add);
-            spot.idle.saturating_add(spot.coming).saturating_add(yields) >= shape.per_node
-        })
+        let yields = |one: &Attempt| allowed(one.id).is_some();
+        spots.get(**index).is_some_and(|spot| spot.with(yields) >= shape.per_node)
     };
     usable.iter().filter(fits).copied().collect()
 }
@@ -196,9 +194,7 @@ pub(super) fn best_of_all(
 
 /// GPUs of a node that are to be had if those leave.
 fn freed(spot: &Spot<'_>, victims: &BTreeSet<AttemptId>) -> u32 {
-    let leaves = spot.occupants.iter().filter(|one| victims.contains(&one.attempt.id));
-    let leaves: u32 = leaves.map(|one| one.gpus).fold(0, u32::saturating_add);
-    spot.idle.saturating_add(spot.coming).saturating_add(leaves)
+    spot.with(|one| victims.contains(&one.id))
 }
 
 /// Who must leave one node so that `wanted` GPUs of it come free, at the least cost beyond those
