@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_model::{AccountPath, Timestamp, UserId};
 
@@ -194,21 +194,50 @@ pub(crate) struct Limb {
 /// The tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accounts {
-    by_id: BTreeMap<AccountId, Arc<Account>>,
+    /// By number.
+    by_id: Vec<Option<Arc<Account>>>,
     /// The accounts in use, parents before children, siblings together. Derived.
     limbs: Arc<[Limb]>,
     /// Charged when everything installed is: the root's budget per millisecond.
-    pub installed: Rate,
+    installed: Rate,
+    /// The last sheet that was asked for.
+    memo: Memo,
 }
+
+/// A sheet that is still true: several are asked for between two changes. It tells nothing that the
+/// accounts do not.
+#[derive(Debug, Default)]
+struct Memo(Mutex<Option<(Timestamp, u32, Arc<Sheet>)>>);
+
+impl Memo {
+    fn forget(&mut self) {
+        *self.0.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Clone for Memo {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Memo {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Memo {}
 
 impl Default for Accounts {
     fn default() -> Self {
         let root = Account::made(ROOT, None, "", Size::Share(WHOLE));
         let root_limb = Limb { id: ROOT, parent: 0, children: 1..1 };
         Self {
-            by_id: BTreeMap::from([(ROOT, Arc::new(root))]),
+            by_id: vec![Some(Arc::new(root))],
             limbs: Arc::new([root_limb]),
             installed: Rate::default(),
+            memo: Memo::default(),
         }
     }
 }
@@ -217,12 +246,12 @@ impl Accounts {
     /// One account, deleted ones included.
     #[must_use]
     pub fn get(&self, id: AccountId) -> Option<&Account> {
-        self.by_id.get(&id).map(Arc::as_ref)
+        self.by_id.get(slot(id))?.as_deref()
     }
 
     /// All, in the order they were made; the root first, deleted ones included.
     pub fn all(&self) -> impl Iterator<Item = &Account> {
-        self.by_id.values().map(Arc::as_ref)
+        self.by_id.iter().filter_map(|account| account.as_deref())
     }
 
     /// All that are in use; the root first.
@@ -311,11 +340,17 @@ impl Accounts {
     /// The number the next account gets.
     #[must_use]
     pub fn next_id(&self) -> AccountId {
-        AccountId(self.by_id.keys().next_back().map_or(0, |last| last.0.saturating_add(1)))
+        AccountId(u32::try_from(self.by_id.len()).unwrap_or(u32::MAX))
     }
 
     pub(crate) fn insert(&mut self, account: Account) -> bool {
-        let new = self.by_id.insert(account.id, Arc::new(account)).is_none();
+        self.memo.forget();
+        let slot = slot(account.id);
+        if self.by_id.len() <= slot {
+            self.by_id.resize(slot.saturating_add(1), None);
+        }
+        let Some(entry) = self.by_id.get_mut(slot) else { return false };
+        let new = entry.replace(Arc::new(account)).is_none();
         self.grow();
         new
     }
@@ -326,7 +361,8 @@ impl Accounts {
     }
 
     pub(crate) fn change(&mut self, id: AccountId) -> Option<&mut Account> {
-        self.by_id.get_mut(&id).map(Arc::make_mut)
+        self.memo.forget();
+        self.by_id.get_mut(slot(id))?.as_mut().map(Arc::make_mut)
     }
 
     /// Changes it and its ancestors alike.
@@ -336,6 +372,17 @@ impl Accounts {
             by(account);
             next = account.parent;
         }
+    }
+
+    /// What is charged when everything installed is, per millisecond.
+    #[must_use]
+    pub fn installed(&self) -> Rate {
+        self.installed
+    }
+
+    pub(crate) fn set_installed(&mut self, rate: Rate) {
+        self.memo.forget();
+        self.installed = rate;
     }
 
     /// The root's budget.
@@ -354,7 +401,18 @@ impl Accounts {
 
     /// Budgets and limits of all accounts at `t`, one row an account by number.
     #[must_use]
-    pub fn sheet(&self, t: Timestamp, small_reserve: u32) -> Sheet {
+    pub fn sheet(&self, t: Timestamp, small_reserve: u32) -> Arc<Sheet> {
+        let mut memo = self.memo.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = memo.as_ref().filter(|(at, reserve, _)| (*at, *reserve) == (t, small_reserve));
+        if let Some((_, _, sheet)) = known {
+            return Arc::clone(sheet);
+        }
+        let sheet = Arc::new(self.drawn_up(t, small_reserve));
+        *memo = Some((t, small_reserve, Arc::clone(&sheet)));
+        sheet
+    }
+
+    fn drawn_up(&self, t: Timestamp, small_reserve: u32) -> Sheet {
         let rows = usize::try_from(self.next_id().0).unwrap_or(0);
         let mut sheet = Sheet { rows: vec![Row::default(); rows] };
         // What each account has of its own, by its place: transfers are not for its children.
@@ -383,6 +441,10 @@ impl Accounts {
         }
         sheet
     }
+}
+
+fn slot(id: AccountId) -> usize {
+    usize::try_from(id.0).unwrap_or(usize::MAX)
 }
 
 impl Account {

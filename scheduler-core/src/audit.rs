@@ -146,8 +146,10 @@ fn audit_holdings(books: &Books, found: &mut Vec<Violation>) {
 }
 
 fn recounted(books: &Books) -> Index {
-    let names = books.nodes.values().map(|node| (node.name.clone(), node.id)).collect();
-    let mut index = Index { names, ..Index::default() };
+    let mut index = Index::default();
+    for node in books.nodes.values() {
+        index.enter_node(node, &books.policy);
+    }
     for job in books.jobs.values() {
         index.enter(job, &books.policy.sharing);
     }

@@ -72,8 +72,9 @@ impl Books {
 
     /// GPUs of all nodes, in service or not.
     pub(crate) fn installed_gpus(&self) -> u64 {
-        let sizes = self.nodes.values().map(|node| u64::from(node.size().0));
-        sizes.fold(0, u64::saturating_add)
+        let makes = self.index.makes.iter();
+        let gpus = makes.map(|(make, count)| u64::from(make.size).saturating_mul((*count).into()));
+        gpus.fold(0, u64::saturating_add)
     }
 
     /// One task of one attempt.

@@ -101,9 +101,12 @@ pub enum Event {
 
 impl Event {
     /// Whether somebody may be able to start by it, whatever is decided on it. Of what agents say
-    /// of tasks only what it brings about matters.
+    /// of tasks, and of what users submit, only what it brings about matters.
     pub(crate) fn asks_for_a_pass(&self) -> bool {
-        !matches!(self, Self::NodeReported { complete: false, facts: None, .. })
+        !matches!(
+            self,
+            Self::NodeReported { complete: false, facts: None, .. } | Self::JobSubmitted { .. }
+        )
     }
 }
 

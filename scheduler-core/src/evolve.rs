@@ -116,13 +116,15 @@ impl Books {
 
     /// Builds all indexes from the maps.
     pub(crate) fn reindex(&mut self) {
-        let names = self.nodes.values().map(|node| (node.name.clone(), node.id)).collect();
-        let mut index = Index { names, ..Index::default() };
+        let mut index = Index::default();
+        for node in self.nodes.values() {
+            index.enter_node(node, &self.policy);
+        }
         for job in self.jobs.values() {
             index.enter(job, &self.policy.sharing);
         }
         self.index = index;
-        self.accounts.installed = self.recount_installed();
+        self.count_installed();
     }
 
     /// Changes one job, and with it the indexes and what its account is charged.

@@ -3,6 +3,7 @@
 //! Everything a job contributes is a pure function of the job ([`Index::enter`]); a change takes
 //! the old contribution out ([`Index::leave`]) and puts the new one in. `audit` recounts all.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{
@@ -10,9 +11,9 @@ use tidegate_model::{
 };
 
 use crate::accounts::AccountId;
-use crate::books::{Attempt, Job, JobState};
+use crate::books::{Attempt, Job, JobState, Node};
 use crate::decision::Standing;
-use crate::policy::Sharing;
+use crate::policy::{Kind, Policy, Sharing};
 
 /// Where a job stands among those of its user in one account: own order, submit time, id.
 pub(crate) type Place = (i32, Timestamp, JobId);
@@ -22,6 +23,10 @@ pub(crate) type Place = (i32, Timestamp, JobId);
 pub(crate) struct Index {
     /// Nodes by name.
     pub(crate) names: BTreeMap<NodeName, NodeId>,
+    /// What nodes there are, and how many alike.
+    pub(crate) makes: BTreeMap<Make, u32>,
+    /// Nodes that take no new work.
+    pub(crate) drained: BTreeSet<NodeId>,
     /// Jobs by client key.
     pub(crate) keys: BTreeMap<(UserId, SubmitKey), JobId>,
     /// Pending jobs by submit time.
@@ -63,6 +68,27 @@ pub(crate) struct Index {
     pub(crate) protected_gpus: u64,
 }
 
+/// All of a node that a gang's form depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Make {
+    pub(crate) kind: Kind,
+    /// Its GPUs.
+    pub(crate) size: u32,
+    /// Whose tasks alone it runs.
+    pub(crate) only_user: Option<UserId>,
+}
+
+impl Make {
+    fn of(node: &Node, policy: &Policy) -> Self {
+        let only_user = node.facts.only_user;
+        Self { kind: node.kind(policy), size: node.size().0, only_user }
+    }
+
+    pub(crate) fn serves(&self, user: UserId) -> bool {
+        self.only_user.is_none_or(|only| only == user)
+    }
+}
+
 /// Jobs that wait for one kind of time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Waiting {
@@ -73,71 +99,120 @@ pub(crate) struct Waiting {
 /// Jobs that wait in one account.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LeafQueue {
-    /// By user, in each one's own order.
-    pub(crate) users: BTreeMap<UserId, BTreeMap<Place, Wish>>,
-    /// All, by submit time: the first breaks ties between accounts.
-    pub(crate) submits: BTreeSet<(Timestamp, JobId)>,
+    /// By user.
+    pub(crate) users: BTreeMap<UserId, UserQueue>,
+    /// Whose job was submitted first: it breaks ties between accounts.
+    pub(crate) oldest: Option<(Timestamp, JobId)>,
     /// GPU-milliseconds asked, small jobs apart, and by how many.
     pub(crate) asks: BTreeMap<(bool, u128), u32>,
-    /// How many run free already.
-    pub(crate) runs: u32,
+    /// What is asked for, and by how many.
+    pub(crate) cells: BTreeMap<Wanted, u32>,
 }
 
-/// What of a waiting job tells at a glance that it cannot start: a pass looks at thousands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+/// Jobs of one user that wait in one account.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct UserQueue {
+    /// How long each wants to be protected, by what it asks for and its place.
+    pub(crate) wishes: BTreeMap<(Wanted, Place), Span>,
+    /// All, by submit time: the first breaks ties between users.
+    pub(crate) submits: BTreeSet<(Timestamp, JobId)>,
+}
+
+/// What of waiting jobs tells at a glance that none of them can start: a pass looks at a few cells
+/// in place of thousands of jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wanted {
     pub(crate) gpus: GpuCount,
-    pub(crate) protect: Span,
-    pub(crate) small: bool,
-    /// It runs free already and asks for no other GPUs.
-    pub(crate) runs: bool,
-    /// It names GPUs on each node.
+    /// They name GPUs on each node.
     pub(crate) per_node: Option<GpuCount>,
+    pub(crate) small: bool,
+    /// They run free already and ask for no other GPUs.
+    pub(crate) runs: bool,
+    /// They take any GPUs of any blocks.
+    pub(crate) plain: bool,
+    /// In which power of four their protection lies.
+    band: u8,
+}
+
+impl Wanted {
+    fn of(job: &Job, protect: Span, sharing: &Sharing) -> Self {
+        Self {
+            gpus: job.spec.gpus,
+            per_node: job.spec.gpus_per_node,
+            small: sharing.is_small(job.spec.gpus, job.spec.min_runtime),
+            runs: job.waiting_run().is_some(),
+            plain: job.spec.gpu_type.is_none() && job.spec.max_blocks.is_none(),
+            band: protect.0.checked_ilog2().map_or(0, |log| u8::try_from(log / 2).unwrap_or(0)),
+        }
+    }
+
+    /// None of its jobs wants to be protected for less.
+    pub(crate) fn least_protection(&self) -> Span {
+        let least = 1_u64.checked_shl(u32::from(self.band).saturating_mul(2));
+        if self.band == 0 { Span::ZERO } else { Span(least.unwrap_or(u64::MAX)) }
+    }
 }
 
 impl Waiting {
     fn insert(&mut self, job: &Job, sharing: &Sharing) {
         let leaf = self.leaves.entry(job.account).or_default();
-        let wish = Wish {
-            gpus: job.spec.gpus,
-            protect: job.carried.unwrap_or(job.spec.min_runtime),
-            small: sharing.is_small(job.spec.gpus, job.spec.min_runtime),
-            runs: job.waiting_run().is_some(),
-            per_node: job.spec.gpus_per_node,
-        };
-        let count = leaf.asks.entry((wish.small, ask(&wish))).or_default();
-        *count = count.saturating_add(1);
-        leaf.runs = leaf.runs.saturating_add(u32::from(wish.runs));
-        leaf.users.entry(job.user).or_default().insert(place(job), wish);
-        leaf.submits.insert((job.submitted, job.id));
+        let protect = protection(job);
+        let cell = Wanted::of(job, protect, sharing);
+        one_more(&mut leaf.asks, (cell.small, ask(&cell, protect)));
+        one_more(&mut leaf.cells, cell);
+        let user = leaf.users.entry(job.user).or_default();
+        user.wishes.insert((cell, place(job)), protect);
+        let submit = (job.submitted, job.id);
+        user.submits.insert(submit);
+        leaf.oldest = Some(leaf.oldest.map_or(submit, |oldest| oldest.min(submit)));
     }
 
-    fn remove(&mut self, job: &Job) {
+    fn remove(&mut self, job: &Job, sharing: &Sharing) {
         let Some(leaf) = self.leaves.get_mut(&job.account) else { return };
-        leaf.submits.remove(&(job.submitted, job.id));
-        if let Some(user) = leaf.users.get_mut(&job.user) {
-            if let Some(wish) = user.remove(&place(job)) {
-                leaf.runs = leaf.runs.saturating_sub(u32::from(wish.runs));
-                let key = (wish.small, ask(&wish));
-                let left = leaf.asks.get(&key).map_or(0, |count| count.saturating_sub(1));
-                if left == 0 {
-                    leaf.asks.remove(&key);
-                } else {
-                    leaf.asks.insert(key, left);
-                }
-            }
-            if user.is_empty() {
-                leaf.users.remove(&job.user);
-            }
+        let Some(user) = leaf.users.get_mut(&job.user) else { return };
+        let protect = protection(job);
+        let cell = Wanted::of(job, protect, sharing);
+        if user.wishes.remove(&(cell, place(job))).is_none() {
+            return;
         }
-        if leaf.submits.is_empty() {
+        let submit = (job.submitted, job.id);
+        user.submits.remove(&submit);
+        if user.wishes.is_empty() {
+            leaf.users.remove(&job.user);
+        }
+        if leaf.oldest == Some(submit) {
+            let first = leaf.users.values().filter_map(|user| user.submits.first().copied());
+            leaf.oldest = first.min();
+        }
+        one_less(&mut leaf.asks, (cell.small, ask(&cell, protect)));
+        one_less(&mut leaf.cells, cell);
+        if leaf.users.is_empty() {
             self.leaves.remove(&job.account);
         }
     }
 }
 
-fn ask(wish: &Wish) -> u128 {
-    wish.gpus.held_for(wish.protect).0
+/// How long the job is to be protected when it starts.
+fn protection(job: &Job) -> Span {
+    job.carried.unwrap_or(job.spec.min_runtime)
+}
+
+fn one_more<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
+    let count = counts.entry(key).or_default();
+    *count = count.saturating_add(1);
+}
+
+fn one_less<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() = count.get().saturating_sub(1);
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}
+
+fn ask(cell: &Wanted, protect: Span) -> u128 {
+    cell.gpus.held_for(protect).0
 }
 
 fn place(job: &Job) -> Place {
@@ -174,6 +249,20 @@ impl Job {
 }
 
 impl Index {
+    /// Takes in what a node contributes.
+    pub(crate) fn enter_node(&mut self, node: &Node, policy: &Policy) {
+        self.names.insert(node.name.clone(), node.id);
+        one_more(&mut self.makes, Make::of(node, policy));
+        self.drained.extend(node.drain.is_some().then_some(node.id));
+    }
+
+    /// Takes out what a node contributed.
+    pub(crate) fn leave_node(&mut self, node: &Node, policy: &Policy) {
+        self.names.remove(&node.name);
+        one_less(&mut self.makes, Make::of(node, policy));
+        self.drained.remove(&node.id);
+    }
+
     /// Takes in what a job contributes.
     pub(crate) fn enter(&mut self, job: &Job, sharing: &Sharing) {
         self.keys.insert((job.user, job.key), job.id);
@@ -270,7 +359,7 @@ impl Index {
 
     fn leave_waiting(&mut self, job: &Job, sharing: &Sharing) {
         if job.wants_protected() {
-            self.protected.remove(job);
+            self.protected.remove(job, sharing);
             if job.is_ordinary(sharing) {
                 let elders = match job.elder {
                     Some(_) => &mut self.elders,
@@ -281,7 +370,7 @@ impl Index {
             }
         }
         if job.is_startable() && job.runs_free() {
-            self.free.remove(job);
+            self.free.remove(job, sharing);
         }
         if job.is_startable() && job.carried.is_some() {
             remove_from(&mut self.carried, job.account, &job.id);

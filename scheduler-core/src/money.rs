@@ -84,6 +84,9 @@ impl Amount {
     /// `numerator / denominator` of it, rounded down. 0 of a denominator of 0.
     #[must_use]
     pub fn part(self, numerator: u64, denominator: u64) -> Self {
+        if self == Self::ZERO || numerator == denominator && denominator > 0 {
+            return self;
+        }
         let whole = self.0.saturating_mul(i128::from(numerator));
         Self(whole.checked_div_euclid(i128::from(denominator)).unwrap_or(0))
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use tidegate_model::{GpuCount, GpuUuid, JobSpec, NodeId, Span, TaskLayout, UserId};
 
-use crate::books::{Books, Node, Place};
+use crate::books::{Books, Place};
 use crate::policy::{Kind, part_of, percent};
 
 /// How many nodes a gang takes and how many GPUs on each.
@@ -46,7 +46,7 @@ pub(crate) fn kinds(books: &Books, spec: &JobSpec) -> Vec<Kind> {
     if sharing.gpu_types.is_empty() {
         return vec![Kind::default()];
     }
-    let kinds: BTreeSet<Kind> = books.nodes.values().map(|node| node.kind(&books.policy)).collect();
+    let kinds: BTreeSet<Kind> = books.index.makes.keys().map(|make| make.kind).collect();
     let mut kinds: Vec<_> = kinds.into_iter().collect();
     kinds.sort_by_key(|kind| (sharing.weight(*kind), *kind));
     kinds
@@ -61,12 +61,8 @@ pub(crate) fn shapes(books: &Books, ask: Ask<'_>, kind: Kind) -> Vec<Shape> {
         let nodes = gpus.checked_div(per_node.0).unwrap_or(0);
         return vec![Shape { nodes, per_node: per_node.0 }];
     }
-    let serving = books.nodes.values().filter(|node| node.serves(user));
-    let sizes: BTreeSet<u32> = serving
-        .filter(|node| node.kind(&books.policy) == kind)
-        .map(|node| node.size().0)
-        .filter(|size| *size > 0)
-        .collect();
+    let serving = books.index.makes.keys().filter(|make| make.kind == kind && make.serves(user));
+    let sizes: BTreeSet<u32> = serving.map(|make| make.size).filter(|size| *size > 0).collect();
     if sizes.last().is_some_and(|largest| *largest >= gpus) {
         return vec![Shape { nodes: 1, per_node: gpus }];
     }
@@ -77,10 +73,11 @@ pub(crate) fn shapes(books: &Books, ask: Ask<'_>, kind: Kind) -> Vec<Shape> {
 /// The most GPUs of a kind that one gang may hold: the policy's part of them, rounded down to
 /// nodes, but at least all but one node, and at least one node.
 pub(crate) fn gang_limit(books: &Books, kind: Kind) -> GpuCount {
-    let of_kind = books.nodes.values().filter(|node| node.kind(&books.policy) == kind);
-    let sizes: Vec<u32> = of_kind.map(|node| node.size().0).filter(|size| *size > 0).collect();
-    let total = sizes.iter().copied().fold(0, u32::saturating_add);
-    let largest = sizes.iter().copied().max().unwrap_or(0);
+    let (mut total, mut largest) = (0_u32, 0_u32);
+    for (make, count) in books.index.makes.iter().filter(|(make, _)| make.kind == kind) {
+        total = total.saturating_add(make.size.saturating_mul(*count));
+        largest = largest.max(make.size);
+    }
     let part = part_of(total.into(), books.policy.sharing.gang_cap);
     let part = u32::try_from(part).unwrap_or(u32::MAX);
     let by_nodes = part.checked_div(largest).unwrap_or(0).saturating_mul(largest);
@@ -92,8 +89,8 @@ pub(crate) fn gang_limit(books: &Books, kind: Kind) -> GpuCount {
 /// Whether the cluster could serve the job with every node empty and in service.
 pub(crate) fn servable(books: &Books, ask: Ask<'_>) -> Result<(), ShapeError> {
     let sharing = &books.policy.sharing;
-    let nodes: Vec<&Node> = books.nodes.values().map(AsRef::as_ref).collect();
-    if nodes.iter().all(|node| node.size().0 == 0) {
+    let makes = &books.index.makes;
+    if makes.keys().all(|make| make.size == 0) {
         return Err(ShapeError::NoGpus);
     }
     let kinds = kinds(books, ask.spec);
@@ -104,22 +101,19 @@ pub(crate) fn servable(books: &Books, ask: Ask<'_>) -> Result<(), ShapeError> {
         return Err(ShapeError::Never { why });
     }
     let fits = |kind: &Kind| {
-        let all = |per_node: u32| {
-            let able = nodes.iter().filter(|node| {
-                node.kind(&books.policy) == *kind
-                    && node.serves(ask.user)
-                    && node.size().0 >= per_node
+        let able = |per_node: u32| {
+            let able = makes.iter().filter(|(make, _)| {
+                make.kind == *kind && make.serves(ask.user) && make.size >= per_node
             });
-            able.collect::<Vec<_>>()
+            able.map(|(_, count)| *count).fold(0, u32::saturating_add)
         };
-        shapes(books, ask, *kind).into_iter().any(|shape| {
-            let able = all(shape.per_node);
-            shape.nodes > 0 && able.len() >= usize::try_from(shape.nodes).unwrap_or(usize::MAX)
-        })
+        let mut shapes = shapes(books, ask, *kind).into_iter();
+        shapes.any(|shape| shape.nodes > 0 && able(shape.per_node) >= shape.nodes)
     };
     let fitting: Vec<_> = kinds.into_iter().filter(fits).collect();
     if fitting.is_empty() {
-        let serving: Vec<_> = nodes.into_iter().filter(|node| node.serves(ask.user)).collect();
+        let serving = makes.iter().filter(|(make, _)| make.serves(ask.user));
+        let serving: Vec<_> = serving.map(|(make, count)| (make.size, *count)).collect();
         return Err(if serving.is_empty() {
             not_of_user(ask.user)
         } else {
@@ -143,7 +137,7 @@ pub(crate) fn servable(books: &Books, ask: Ask<'_>) -> Result<(), ShapeError> {
 pub(crate) fn longest_protection(books: &Books, spec: &JobSpec) -> Span {
     let sharing = &books.policy.sharing;
     let large = part_of(books.installed_gpus(), sharing.large_gang);
-    let one_node = books.nodes.values().any(|node| node.size() >= spec.gpus);
+    let one_node = books.index.makes.keys().any(|make| make.size >= spec.gpus.0);
     if u64::from(spec.gpus.0) > large && !one_node {
         sharing.large_min_runtime.min(sharing.max_min_runtime)
     } else {
@@ -159,10 +153,13 @@ fn not_of_user(user: UserId) -> ShapeError {
     ShapeError::Never { why }
 }
 
-fn never(all: &[&Node], spec: &JobSpec) -> ShapeError {
-    let largest = all.iter().map(|node| node.size().0).max().unwrap_or(0);
-    let nodes = all.iter().filter(|node| node.size().0 == largest).count();
-    let total: GpuCount = all.iter().map(|node| node.size()).sum();
+/// `all`: sizes of nodes, and how many have them.
+fn never(all: &[(u32, u32)], spec: &JobSpec) -> ShapeError {
+    let largest = all.iter().map(|(size, _)| *size).max().unwrap_or(0);
+    let of_largest = all.iter().filter(|(size, _)| *size == largest);
+    let nodes = of_largest.map(|(_, count)| *count).fold(0, u32::saturating_add);
+    let total: GpuCount =
+        all.iter().map(|(size, count)| GpuCount(size.saturating_mul(*count))).sum();
     let asked = spec.gpus;
     let on_each = spec.gpus_per_node.map(|n| format!(" with {n} on each node")).unwrap_or_default();
     let why = format!(
@@ -170,7 +167,7 @@ fn never(all: &[&Node], spec: &JobSpec) -> ShapeError {
          ({total} GPUs; the largest: {nodes} of {largest} GPUs): up to {largest} on one node, \
          multiples of {largest} up to {}, or --gpus-per-node with a number that \
          divides the job and fits its nodes are accepted",
-        GpuCount(largest.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)))
+        GpuCount(largest.saturating_mul(nodes))
     );
     ShapeError::Never { why }
 }

@@ -1,16 +1,23 @@
 //! What tells at a glance that a waiting job cannot start, so that a pass looks closer at few of
 //! thousands. It errs on the side of looking closer.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tidegate_model::GpuCount;
+use tidegate_model::{GpuCount, Span, Timestamp, UserId};
 
-use crate::books::Books;
+use crate::accounts::AccountId;
+use crate::books::{Books, Job};
+use crate::decide::money::Money;
 use crate::decide::spots::Spot;
-use crate::index::{LeafQueue, Wish};
+use crate::decide::walk::Sieve;
+use crate::index::{LeafQueue, Place, Wanted};
 use crate::money::{Amount, Weight};
 use crate::policy::part_of;
+
+/// What jobs ask of the nodes: GPUs, and those on each node if they name them.
+pub(crate) type Asked = (GpuCount, Option<GpuCount>);
 
 /// The nodes of one pass in a few numbers.
 #[derive(Debug, Clone)]
@@ -21,6 +28,8 @@ pub(crate) struct Nodes {
     pub(crate) beyond_headroom: u32,
     /// Likewise of GPUs that are idle, coming, or not protected.
     pub(crate) most: Vec<u32>,
+    /// Likewise of GPUs that are idle, coming, or in the hands of free work.
+    pub(crate) without_funded: Vec<u32>,
     /// The size of all nodes, if they are alike.
     alike: Option<u32>,
     /// Whether some nodes run the tasks of one user only.
@@ -37,7 +46,7 @@ impl Nodes {
     pub(crate) fn of(books: &Books, spots: &[Spot<'_>], newly_protected: u64) -> Self {
         let sharing = &books.policy.sharing;
         let installed = books.installed_gpus();
-        let mut sizes = books.nodes.values().map(|node| node.size().0).filter(|size| *size > 0);
+        let mut sizes = books.index.makes.keys().map(|make| make.size).filter(|size| *size > 0);
         let first = sizes.next();
         let idle = spots.iter().map(|spot| spot.idle);
         let (all, sum) = spots.iter().fold((0_u64, 0_u32), |(all, sum), spot| {
@@ -51,6 +60,7 @@ impl Nodes {
             idle: at_least(idle),
             beyond_headroom: sum.saturating_sub(kept),
             most: at_least(spots.iter().map(Spot::most)),
+            without_funded: at_least(spots.iter().map(Spot::without_funded)),
             alike: first.filter(|first| sizes.all(|size| size == *first)),
             picky: spots.iter().any(|spot| spot.node.facts.only_user.is_some()),
             cap: part_of(installed, sharing.protected_cap),
@@ -64,19 +74,14 @@ impl Nodes {
         gpus > self.large || self.held.saturating_add(gpus) <= self.cap
     }
 
-    /// Whether idle GPUs could take the job as free work.
-    pub(crate) fn free(&self, wish: &Wish) -> bool {
-        wish.gpus.0 <= self.beyond_headroom && self.fits(&self.idle, wish)
-    }
-
     /// Whether nodes with that much could take the job, as far as numbers tell.
-    pub(crate) fn fits(&self, nodes: &[u32], wish: &Wish) -> bool {
+    pub(crate) fn fits(&self, nodes: &[u32], (gpus, per_node): Asked) -> bool {
         let with = |gpus: u32| {
             let index = usize::try_from(gpus.saturating_sub(1)).unwrap_or(usize::MAX);
             nodes.get(index).copied().unwrap_or(0)
         };
-        let gpus = wish.gpus.0;
-        match (wish.per_node, self.alike) {
+        let gpus = gpus.0;
+        match (per_node, self.alike) {
             (Some(per_node), _) => with(per_node.0) >= gpus.checked_div(per_node.0).unwrap_or(0),
             (None, Some(size)) if gpus > size => with(size) >= gpus.div_ceil(size),
             (None, Some(_)) => with(gpus) > 0,
@@ -100,42 +105,214 @@ fn at_least(each: impl Iterator<Item = u32>) -> Vec<u32> {
     counts
 }
 
-/// One leaf's money and the nodes.
-pub(crate) struct Glance {
-    /// The most an ordinary start may claim.
-    pub(crate) ordinary: Amount,
-    /// The most a small one may.
-    pub(crate) small: Amount,
-    /// The weight of the cheapest GPU.
-    pub(crate) least: Weight,
-    pub(crate) nodes: Rc<Nodes>,
-    /// Expected starts of this pass so far, and how many shape backfill at most.
-    pub(crate) expected: Rc<Cell<u32>>,
-    pub(crate) most_expected: u32,
+/// What a pass has found out so far, whoever asks. Starts and expected starts only take away, so
+/// that what does not fit once does not fit later.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Expected starts that shape backfill.
+    pub(crate) expected: Cell<u32>,
+    /// No idle GPUs take who is to be protected until then or longer.
+    full: RefCell<BTreeMap<Asked, Timestamp>>,
+    /// No nodes do, whoever leaves them.
+    kept: RefCell<BTreeMap<Asked, Timestamp>>,
+    /// No idle GPUs beyond the headroom take it as free work.
+    no_room: RefCell<BTreeSet<Asked>>,
 }
 
-impl Glance {
+impl Found {
+    /// No idle GPUs took the job, to be protected until then.
+    pub(crate) fn full(&self, job: &Job, until: Timestamp) {
+        note(&mut self.full.borrow_mut(), job, until);
+    }
+
+    /// No nodes take it, to be protected until then, whoever leaves them.
+    pub(crate) fn kept(&self, job: &Job, until: Timestamp) {
+        note(&mut self.kept.borrow_mut(), job, until);
+    }
+
+    /// No idle GPUs beyond the headroom took it.
+    pub(crate) fn no_room(&self, job: &Job) {
+        self.no_room.borrow_mut().extend(asked(job));
+    }
+}
+
+fn is_shut(of: &RefCell<BTreeMap<Asked, Timestamp>>, asked: Asked, until: Timestamp) -> bool {
+    of.borrow().get(&asked).is_some_and(|from| until >= *from)
+}
+
+fn asked(job: &Job) -> Option<Asked> {
+    let plain = job.spec.gpu_type.is_none() && job.spec.max_blocks.is_none();
+    plain.then_some((job.spec.gpus, job.spec.gpus_per_node))
+}
+
+fn note(of: &mut BTreeMap<Asked, Timestamp>, job: &Job, until: Timestamp) {
+    if let Some(asked) = asked(job) {
+        let known = of.entry(asked).or_insert(until);
+        *known = until.min(*known);
+    }
+}
+
+/// Who has Funded work, by account and user, with the last of the user's own orders.
+pub(crate) type Funded = BTreeMap<AccountId, BTreeMap<UserId, i32>>;
+
+/// Against whose Funded work the jobs of a leaf have a right, as far as sums tell.
+pub(crate) struct Rights<'books> {
+    money: Money<'books>,
+    pub(crate) leaf: AccountId,
+    funded: Rc<Funded>,
+    /// The most that a start may claim which displaces work of another account.
+    by_ratio: OnceCell<Amount>,
+}
+
+impl<'books> Rights<'books> {
+    pub(crate) fn new(money: Money<'books>, leaf: AccountId, funded: Rc<Funded>) -> Self {
+        Self { money, leaf, funded, by_ratio: OnceCell::new() }
+    }
+
+    /// Whether a start that asks so much may have a right against anybody. `user`: whose, and in
+    /// which own order; none = anybody's.
+    pub(crate) fn any(&self, user: Option<(UserId, i32)>, small: bool, ask: Amount) -> bool {
+        if small {
+            return !self.funded.is_empty();
+        }
+        ask <= *self.by_ratio.get_or_init(|| self.by_ratio()) || self.by_claim(user, ask)
+    }
+
+    fn by_ratio(&self) -> Amount {
+        let others = self.funded.keys().filter(|other| **other != self.leaf);
+        let most = others.filter_map(|other| self.money.most_by_ratio(self.leaf, *other));
+        most.max().unwrap_or(Amount(i128::MIN))
+    }
+
+    /// Within the leaf: against who has had more, or the user's own later jobs.
+    fn by_claim(&self, user: Option<(UserId, i32)>, ask: Amount) -> bool {
+        let Some(here) = self.funded.get(&self.leaf) else { return false };
+        let Some((user, order)) = user else { return true };
+        let own = here.get(&user).is_some_and(|last| order < *last);
+        let asked = || self.money.user_claim(self.leaf, user) + ask;
+        own || here
+            .keys()
+            .any(|other| *other != user && asked() <= self.money.user_claim(self.leaf, *other))
+    }
+}
+
+/// What of a leaf's money, of the nodes and of others' work tells at a glance that a job cannot
+/// start protected.
+pub(crate) struct Glance<'books> {
+    pub(crate) rights: Rc<Rights<'books>>,
+    pub(crate) nodes: Rc<Nodes>,
+    pub(crate) found: Rc<Found>,
+    /// Jobs of the leaf that were looked at closely.
+    pub(crate) looked: Cell<u32>,
+    /// The most an ordinary start may claim, and a small one.
+    room: (Amount, Amount),
+    /// The weight of the cheapest GPU.
+    least: Weight,
+}
+
+impl<'books> Glance<'books> {
+    pub(crate) fn new(rights: Rc<Rights<'books>>, nodes: Rc<Nodes>, found: Rc<Found>) -> Self {
+        let (money, leaf) = (&rights.money, rights.leaf);
+        let (ordinary, small) = money.room(leaf);
+        let elder_first = money.waiting_elder(leaf).is_some();
+        let ordinary = if elder_first { Amount::ZERO } else { ordinary };
+        let (least, looked) = (money.least_weight_of_all(), Cell::new(0));
+        Self { rights, nodes, found, looked, room: (ordinary, small), least }
+    }
+
     /// Whether anybody in the leaf could start, as far as sums tell.
     pub(crate) fn leaf(&self, waiting: &LeafQueue) -> bool {
-        let least = |small| {
-            let mut asks = waiting.asks.range((small, 0)..=(small, u128::MAX));
-            asks.next().map(|((_, plain), _)| self.least.of(*plain))
-        };
-        let paid = |small, room| least(small).is_some_and(|ask| ask <= room);
-        let fundable = paid(false, self.ordinary) || paid(true, self.small);
-        fundable && (waiting.runs > 0 || !self.nodes.most.is_empty())
+        let mut cells = waiting.cells.keys();
+        cells.any(|cell| self.is_paid(cell, cell.least_protection()))
+            && (!self.nodes.most.is_empty() || waiting.cells.keys().any(|cell| cell.runs))
+    }
+
+    fn books(&self) -> &'books Books {
+        self.rights.money.books
+    }
+
+    fn ask(&self, of: &Wanted, protect: Span) -> Amount {
+        self.least.rate(of.gpus).over(protect)
+    }
+
+    fn is_paid(&self, of: &Wanted, protect: Span) -> bool {
+        self.ask(of, protect) <= if of.small { self.room.1 } else { self.room.0 }
+    }
+
+    /// Whether jobs of the leaf may still plan and be expected.
+    pub(crate) fn looks_ahead(&self) -> bool {
+        self.looked.get() <= self.books().policy.sharing.look_ahead
     }
 
     /// Who cannot start now may still have an instant that those behind it must leave alone.
     fn may_expect(&self) -> bool {
-        !self.nodes.most.is_empty() && self.expected.get() < self.most_expected
+        let most = self.books().policy.sharing.max_reservations;
+        !self.nodes.most.is_empty() && self.found.expected.get() < most
     }
 
-    pub(crate) fn protected(&self, wish: &Wish) -> bool {
-        let room = if wish.small { self.small } else { self.ordinary };
-        let ask = self.least.rate(wish.gpus).over(wish.protect);
-        let within_cap = wish.small || self.nodes.within_cap(wish.gpus);
-        let fits = wish.runs || self.nodes.fits(&self.nodes.most, wish);
-        ask <= room && (within_cap && fits || !wish.runs && self.may_expect())
+    /// Whether the job could start, or has an instant to be noted. `user`: whose, and in which own
+    /// order; none = anybody's.
+    fn could(&self, user: Option<(UserId, i32)>, of: &Wanted, protect: Span) -> bool {
+        if !self.is_paid(of, protect) {
+            return false;
+        }
+        let within_cap = of.small || self.nodes.within_cap(of.gpus);
+        if of.runs {
+            return within_cap;
+        }
+        let ahead = self.looks_ahead();
+        if ahead && self.may_expect() {
+            return true;
+        }
+        let start = self.books().policy.start_timeout;
+        let until = self.rights.money.now.plus(start).plus(protect);
+        let asked = (of.gpus, of.per_node);
+        let shut = |found| of.plain && is_shut(found, asked, until);
+        let starts = || self.nodes.fits(&self.nodes.idle, asked) && !shut(&self.found.full);
+        let plans = || {
+            ahead
+                && self.nodes.fits(&self.nodes.most, asked)
+                && !shut(&self.found.kept)
+                && (self.nodes.fits(&self.nodes.without_funded, asked)
+                    || self.rights.any(user, of.small, self.ask(of, protect)))
+        };
+        within_cap && (starts() || plans())
+    }
+}
+
+impl Sieve for Glance<'_> {
+    fn opens(&self, of: &Wanted) -> bool {
+        self.could(None, of, of.least_protection())
+    }
+
+    fn opens_to(&self, user: UserId, of: &Wanted) -> bool {
+        self.could(Some((user, i32::MIN)), of, of.least_protection())
+    }
+
+    fn passes(&self, user: UserId, of: &Wanted, place: Place, protect: Span) -> bool {
+        self.could(Some((user, place.0)), of, protect)
+    }
+}
+
+/// What of the nodes tells at a glance that a job cannot start as free work.
+pub(crate) struct FreeGlance {
+    pub(crate) nodes: Rc<Nodes>,
+    pub(crate) found: Rc<Found>,
+}
+
+impl Sieve for FreeGlance {
+    fn opens(&self, of: &Wanted) -> bool {
+        let no_room = of.plain && self.found.no_room.borrow().contains(&(of.gpus, of.per_node));
+        !no_room
+            && of.gpus.0 <= self.nodes.beyond_headroom
+            && self.nodes.fits(&self.nodes.idle, (of.gpus, of.per_node))
+    }
+
+    fn opens_to(&self, _: UserId, of: &Wanted) -> bool {
+        self.opens(of)
+    }
+
+    fn passes(&self, _: UserId, of: &Wanted, _: Place, _: Span) -> bool {
+        self.opens(of)
     }
 }

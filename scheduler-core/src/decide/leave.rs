@@ -16,7 +16,7 @@ pub(crate) fn next(books: &Books) -> Option<Decision> {
 
 /// On a node that takes no work, who is not protected is asked at once.
 fn drained(books: &Books) -> Option<Decision> {
-    let drained = books.nodes.values().filter(|node| node.drain.is_some());
+    let drained = books.index.drained.iter().filter_map(|node| books.nodes.get(node));
     drained.flat_map(|node| node.tasks.iter().map(move |task| (node.id, task))).find_map(
         |(node, task)| {
             let attempt = books.attempt(task.attempt)?;

@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tidegate_model::{Span, Timestamp, UserId};
 
@@ -18,7 +19,7 @@ use crate::money::{Amount, Weight};
 pub(crate) struct Money<'books> {
     pub(crate) books: &'books Books,
     pub(crate) now: Timestamp,
-    pub(crate) sheet: Rc<Sheet>,
+    pub(crate) sheet: Arc<Sheet>,
     /// Of every account the way from the root down to it, by its number.
     ways: Rc<OnceCell<Vec<Vec<AccountId>>>>,
     /// Claims that this pass has added, of all jobs and of small ones, by account and user.
@@ -53,7 +54,7 @@ pub(crate) struct Short {
 impl<'books> Money<'books> {
     pub(crate) fn at(books: &'books Books, now: Timestamp) -> Self {
         let sheet = books.accounts.sheet(now, books.policy.sharing.small_reserve);
-        Self { books, now, sheet: Rc::new(sheet), ways: Rc::default(), more: Rc::default() }
+        Self { books, now, sheet, ways: Rc::default(), more: Rc::default() }
     }
 
     /// The claim that a protected start of the job makes.
@@ -153,7 +154,7 @@ impl<'books> Money<'books> {
         small: bool,
     ) {
         let way = self.way(leaf).to_vec();
-        Rc::make_mut(&mut self.sheet).claim_more(&way, ask);
+        Arc::make_mut(&mut self.sheet).claim_more(&way, ask);
         let more = Rc::make_mut(&mut self.more).entry((leaf, user)).or_default();
         more.0 += ask;
         if small {
@@ -180,12 +181,6 @@ impl<'books> Money<'books> {
         })
     }
 
-    /// All of a victim that a right depends on, its standing aside.
-    pub(crate) fn as_victim(&self, job: &Job) -> Victim {
-        let small = self.books.policy.sharing.is_small(job.spec.gpus, job.spec.min_runtime);
-        (job.account, job.user, job.spec.own_order, small)
-    }
-
     /// By which right the claimant may displace an attempt of `victim` that stands so, if by any.
     pub(crate) fn right(
         &self,
@@ -196,7 +191,7 @@ impl<'books> Money<'books> {
         let whole = |rule| Some(Grounds::plain(rule));
         // Else two small jobs of one user would displace each other in turn.
         let same_user = (victim.account, victim.user) == (claimant.leaf, claimant.user);
-        let (_, _, _, victim_small) = self.as_victim(victim);
+        let (_, _, _, victim_small) = as_victim(self.books, victim);
         match standing {
             Standing::Protected => None,
             Standing::Free => whole(Right::Free),
@@ -224,6 +219,19 @@ impl<'books> Money<'books> {
         let entitled = mine.budget > Amount::ZERO && left <= right;
         let (claimant, victim) = ((asked, mine.budget), (theirs.claim, theirs.budget));
         entitled.then_some(Grounds { rule: Right::Ratio, claimant, victim })
+    }
+
+    /// The most that a start in `leaf` may claim to displace Funded work of another leaf.
+    pub(crate) fn most_by_ratio(&self, leaf: AccountId, other: AccountId) -> Option<Amount> {
+        let (mine, theirs) = self.below_common(leaf, other)?;
+        let (mine, theirs) = (self.sheet.row(mine), self.sheet.row(theirs));
+        if mine.budget <= Amount::ZERO {
+            return None;
+        }
+        let slack = mine.budget.part(self.books.policy.sharing.slack.into(), WHOLE.into());
+        let right = theirs.claim.0.saturating_mul(mine.budget.0);
+        let asked = right.checked_div_euclid(theirs.budget.0).unwrap_or(i128::MAX);
+        Some(Amount(asked.saturating_sub((mine.claim + slack).0)))
     }
 
     /// Within one account: claim + ask + 1 % of B <= claim, of the users.
@@ -268,6 +276,12 @@ impl<'books> Money<'books> {
             (ordinary.min(row.limit - row.claim), small.min(row.budget - row.claim))
         })
     }
+}
+
+/// All of a victim that a right depends on, its standing aside.
+pub(crate) fn as_victim(books: &Books, job: &Job) -> Victim {
+    let small = books.policy.sharing.is_small(job.spec.gpus, job.spec.min_runtime);
+    (job.account, job.user, job.spec.own_order, small)
 }
 
 /// Compares `a.0 / a.1` with `b.0 / b.1`; who has no budget comes after all others.

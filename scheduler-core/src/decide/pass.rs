@@ -8,22 +8,21 @@ mod bids;
 mod expect;
 mod start;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tidegate_model::{AttemptId, JobId, NodeId, Span, Timestamp, UserId};
+use tidegate_model::{AttemptId, JobId, NodeId, Timestamp, UserId};
 
 pub(crate) use self::bids::Bid;
 use self::bids::{Form, ShapeKey, Shapes};
 use crate::accounts::AccountId;
-use crate::books::{Attempt, Books, Job, JobState, Place, Reservation};
-use crate::decide::glance::{Glance, Nodes};
-use crate::decide::money::Money;
-use crate::decide::spots::{self, Spot};
+use crate::books::{Attempt, Books, Job, JobState, Reservation};
+use crate::decide::glance::{Found, FreeGlance, Funded, Glance, Nodes, Rights};
+use crate::decide::money::{Money, as_victim};
+use crate::decide::spots::{self, Backlog, Spot};
 use crate::decide::walk::{self, Demand, Next};
 use crate::decision::{Decision, Grounds, MoveCause, Right, SaveReason, Standing};
-use crate::index::Wish;
 use crate::money::Amount;
 use crate::observations::Observations;
 
@@ -46,19 +45,30 @@ pub(crate) struct Pass<'books> {
     pub(crate) now: Timestamp,
     pub(crate) money: Money<'books>,
     spots: OnceCell<Vec<Spot<'books>>>,
+    backlog: OnceCell<Backlog<'books>>,
     nodes: OnceCell<Rc<Nodes>>,
     funded_jobs: OnceCell<Vec<&'books Job>>,
+    funded_users: OnceCell<Rc<Funded>>,
     /// Forms of a job by what of it they depend on.
     shapes: RefCell<BTreeMap<ShapeKey, Shapes>>,
-    /// Expected starts that shape backfill so far.
-    expected: Rc<Cell<u32>>,
-    /// Those of them whose instants nobody needed yet.
+    /// Of the leaf that is looked at.
+    rights: Option<Rc<Rights<'books>>>,
+    /// The most that starts of one account may claim against another, as claims are.
+    ratios: RefCell<BTreeMap<(AccountId, AccountId), Amount>>,
+    /// What was found out so far, whoever asked.
+    found: Rc<Found>,
+    /// Jobs whose expected starts shape backfill, and those whose instants nobody needed yet.
+    awaited: BTreeSet<JobId>,
     deferred: Vec<Bid<'books>>,
     /// Jobs that this pass has started already, and the GPUs it has given to protected ones.
     started: BTreeSet<JobId>,
     newly_protected: u64,
-    /// Forms that did not fit the idle GPUs, with the shortest protection they failed with.
-    failed: BTreeMap<Form, Span>,
+    /// Forms that no idle GPUs admit, to be protected until then or longer.
+    full: BTreeMap<Form, Timestamp>,
+    /// Likewise forms that no nodes admit, whoever leaves them.
+    kept: RefCell<BTreeMap<Form, Timestamp>>,
+    /// Forms that do not fit the idle GPUs beyond the headroom.
+    no_room: BTreeSet<Form>,
     /// Forms that no right of a user in an account could plan, with the least claim they failed
     /// with.
     unplanned: BTreeMap<(UserId, AccountId, Form, i32, bool), Amount>,
@@ -72,20 +82,31 @@ impl<'books> Pass<'books> {
             now,
             money: Money::at(books, now),
             spots: OnceCell::new(),
+            backlog: OnceCell::new(),
             nodes: OnceCell::new(),
             funded_jobs: OnceCell::new(),
+            funded_users: OnceCell::new(),
             shapes: RefCell::default(),
-            expected: Rc::default(),
+            rights: None,
+            ratios: RefCell::default(),
+            found: Rc::default(),
+            awaited: BTreeSet::new(),
             deferred: Vec::new(),
             started: BTreeSet::new(),
             newly_protected: 0,
-            failed: BTreeMap::new(),
+            full: BTreeMap::new(),
+            kept: RefCell::default(),
+            no_room: BTreeSet::new(),
             unplanned: BTreeMap::new(),
         }
     }
 
     pub(crate) fn spots(&self) -> &[Spot<'books>] {
-        self.spots.get_or_init(|| spots::spots(self.books, self.seen, self.now))
+        self.spots.get_or_init(|| spots::spots(self.books, self.seen, self.backlog()))
+    }
+
+    pub(crate) fn backlog(&self) -> &Backlog<'books> {
+        self.backlog.get_or_init(|| Backlog::of(self.books, self.now))
     }
 
     /// Firm reservations: they start when their nodes can be had, and move only for a cause.
@@ -187,7 +208,7 @@ impl<'books> Pass<'books> {
         let mut exhausted = BTreeSet::new();
         while let Some(found) = self.first_protected(&mut exhausted) {
             let alone = !matches!(found.as_slice(), [Decision::AttemptPlanned { .. }]);
-            let last = alone || self.expected.get() > 0 || !self.occupy(&found);
+            let last = alone || !self.occupy(&found);
             decided.extend(found);
             if last {
                 break;
@@ -202,8 +223,11 @@ impl<'books> Pass<'books> {
             if exhausted.contains(&leaf) {
                 continue;
             }
-            let mut looked = 0_u32;
-            let (money, glance) = (self.money.clone(), self.glance(leaf));
+            let rights =
+                Rc::new(Rights::new(self.money.clone(), leaf, Rc::clone(self.funded_users())));
+            self.rights = Some(Rc::clone(&rights));
+            let (nodes, shared) = (Rc::clone(self.nodes()), Rc::clone(&self.found));
+            let (money, glance) = (self.money.clone(), Glance::new(rights, nodes, shared));
             let index = &self.books.index;
             let waiting = index.protected.leaves.get(&leaf);
             let inherits = index.carried.contains_key(&leaf);
@@ -211,11 +235,9 @@ impl<'books> Pass<'books> {
                 exhausted.insert(leaf);
                 continue;
             }
-            let hopeful = |wish: &Wish| glance.protected(wish);
-            let walked = walk::jobs(&money, Demand::Protected, leaf, hopeful, |job| {
-                looked = looked.saturating_add(1);
-                let plans = looked <= self.books.policy.sharing.look_ahead;
-                found = self.try_protected(job, plans);
+            let walked = walk::jobs(&money, Demand::Protected, leaf, &glance, |job| {
+                glance.looked.set(glance.looked.get().saturating_add(1));
+                found = self.try_protected(job, glance.looks_ahead());
                 if found.is_some() { Next::Break(()) } else { Next::Continue(()) }
             });
             if walked.is_break() {
@@ -227,31 +249,20 @@ impl<'books> Pass<'books> {
         found
     }
 
-    /// Counts a start on idle GPUs in the figures of this pass. False if it was none.
+    /// Counts a start on GPUs that are idle or coming in the figures of this pass. False if it was
+    /// none.
     fn occupy(&mut self, decisions: &[Decision]) -> bool {
         let [Decision::AttemptPlanned { attempt, places, terms }] = decisions else { return false };
         let Some(job) = self.books.jobs.get(&attempt.job) else { return false };
-        let held = |place: &Place| {
-            let node = self.books.nodes.get(&place.node);
-            node.is_some_and(|node| place.gpus.iter().any(|gpu| node.held.contains_key(gpu)))
-        };
-        if places.iter().any(held) {
-            return false;
-        }
-        let taken = places.iter().map(|place| (place.node, place.gpus.len()));
-        let mut by_node: BTreeMap<NodeId, u32> = BTreeMap::new();
-        for (node, gpus) in taken {
-            let sum = by_node.entry(node).or_default();
-            *sum = sum.saturating_add(u32::try_from(gpus).unwrap_or(u32::MAX));
-        }
-        let taken: BTreeSet<_> = places.iter().flat_map(|place| place.gpus.clone()).collect();
-        for spot in self.spots.get_mut().into_iter().flatten() {
-            if let Some(gpus) = by_node.get(&spot.node.id) {
-                spot.idle = spot.idle.saturating_sub(*gpus);
-                spot.taken.extend(taken.iter().cloned());
+        let spots = self.spots.get_mut().map_or(&mut [][..], Vec::as_mut_slice);
+        for place in places {
+            let at = spots.binary_search_by_key(&place.node, |spot| spot.node.id);
+            if let Some(spot) = at.ok().and_then(|index| spots.get_mut(index)) {
+                spot.take(&place.gpus);
             }
         }
         self.nodes.take();
+        self.ratios.get_mut().clear();
         self.started.insert(job.id);
         if terms.standing == Standing::Protected {
             let gpus = job.spec.gpus;
@@ -263,17 +274,28 @@ impl<'books> Pass<'books> {
         true
     }
 
-    /// What of a leaf's money and of the nodes tells at a glance that a job cannot start. It errs
-    /// on the side of looking closer.
-    fn glance(&self, leaf: AccountId) -> Glance {
-        let (ordinary, small) = self.money.room(leaf);
-        let elder_first = self.money.waiting_elder(leaf).is_some();
-        let ordinary = if elder_first { Amount::ZERO } else { ordinary };
-        let least = self.money.least_weight_of_all();
-        let nodes = Rc::clone(self.nodes());
-        let expected = Rc::clone(&self.expected);
-        let most_expected = self.books.policy.sharing.max_reservations;
-        Glance { ordinary, small, least, nodes, expected, most_expected }
+    /// Who has Funded work.
+    fn funded_users(&self) -> &Rc<Funded> {
+        self.funded_users.get_or_init(|| {
+            let mut funded = Funded::new();
+            for job in self.funded_jobs() {
+                let order = job.spec.own_order;
+                let users = funded.entry(job.account).or_default();
+                let last = users.entry(job.user).or_insert(order);
+                *last = order.max(*last);
+            }
+            Rc::new(funded)
+        })
+    }
+
+    /// Jobs with Funded work: one stands for all against which rights are alike.
+    fn funded_jobs(&self) -> &[&'books Job] {
+        self.funded_jobs.get_or_init(|| {
+            let ids = self.books.index.funded.iter();
+            let jobs = ids.filter_map(|(_, id)| self.books.jobs.get(&id.job));
+            let keyed = jobs.map(|job| (as_victim(self.books, job), job.as_ref()));
+            keyed.collect::<BTreeMap<_, _>>().into_values().collect()
+        })
     }
 
     fn nodes(&self) -> &Rc<Nodes> {
@@ -288,28 +310,44 @@ impl<'books> Pass<'books> {
         if !self.may_start(job) {
             return None;
         }
-        let options: Vec<_> =
-            self.options(job).into_iter().filter(|one| self.funded(one)).collect();
-        for one in &options {
-            if let Some(decisions) = self.start(one) {
-                return Some(decisions);
-            }
+        let all = self.options(job);
+        let options = || all.iter().filter(|one| self.money.funding(&one.claimant).is_ok());
+        let funded: Vec<_> = options().collect();
+        let started = funded.iter().find_map(|one| self.start(one));
+        if started.is_some() {
+            return started;
         }
-        if !plans {
-            return None;
+        let planned = if plans { funded.iter().find_map(|one| self.plan(one)) } else { None };
+        if planned.is_some() {
+            return planned;
         }
-        for one in &options {
-            if let Some(decisions) = self.plan(one) {
-                return Some(decisions);
-            }
-        }
+        self.note_found(&all);
         let most = self.books.policy.sharing.max_reservations;
-        let room = self.expected.get() < most && !self.nodes().most.is_empty();
-        if let Some(one) = options.into_iter().next().filter(|_| room) {
-            self.expected.set(self.expected.get().saturating_add(1));
-            self.deferred.push(one);
+        let expected = &self.found.expected;
+        if let (true, Some(one)) = (plans && expected.get() < most, funded.first())
+            && !self.nodes().most.is_empty()
+            && self.awaited.insert(job.id)
+        {
+            expected.set(expected.get().saturating_add(1));
+            self.deferred.push(**one);
         }
         None
+    }
+
+    /// What did not fit in any form of a job fits nobody who asks the same for as long.
+    fn note_found(&self, options: &[Bid<'_>]) {
+        let Some(first) = options.first().filter(|_| !self.nodes().picky) else { return };
+        let (job, until) = (first.claimant.job, self.protected_until(&first.claimant));
+        let kept = self.kept.borrow();
+        let shut = |of: &BTreeMap<Form, Timestamp>| {
+            options.iter().all(|one| of.get(&self.form(one)).is_some_and(|from| *from <= until))
+        };
+        if shut(&self.full) {
+            self.found.full(job, until);
+        }
+        if shut(&kept) {
+            self.found.kept(job, until);
+        }
     }
 
     /// Free work, on idle GPUs beyond the headroom. What is planned here is charged to nobody yet,
@@ -320,9 +358,9 @@ impl<'books> Pass<'books> {
             if self.nodes().beyond_headroom == 0 {
                 break;
             }
-            let (money, glance) = (self.money.clone(), Rc::clone(self.nodes()));
-            let hopeful = |wish: &Wish| glance.free(wish);
-            let walked = walk::jobs(&money, Demand::Free, leaf, hopeful, |job| {
+            let (nodes, found) = (Rc::clone(self.nodes()), Rc::clone(&self.found));
+            let (money, glance) = (self.money.clone(), FreeGlance { nodes, found });
+            let walked = walk::jobs(&money, Demand::Free, leaf, &glance, |job| {
                 if let Some(found) = self.start_free(job) {
                     self.occupy(&found);
                     decided.extend(found);

@@ -2,12 +2,13 @@
 //! reservation there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tidegate_model::{
-    AttemptId, DecisionSeq, GpuCount, GpuUuid, JobId, NodeId, Span, TaskId, Timestamp,
+    AttemptId, DecisionSeq, GpuCount, GpuUuid, JobId, NodeId, Span, StorageName, Timestamp,
 };
 
-use crate::books::{Attempt, Books, Job, Node};
+use crate::books::{Attempt, Books, Job, Node, Place};
 use crate::decide::victims::expected_restore;
 use crate::decision::Standing;
 use crate::observations::{NodeState, Observations};
@@ -24,8 +25,11 @@ pub(crate) struct Spot<'books> {
     pub(crate) coming: u32,
     /// When the last of them comes, at the latest.
     pub(crate) coming_by: Timestamp,
-    /// Who holds the others, as far as nobody inherits them.
+    /// Who holds the others, as far as nobody inherits them; the first to yield first.
     pub(crate) occupants: Vec<Occupant<'books>>,
+    /// Of their GPUs those in the hands of Funded work, and of free work.
+    funded: u32,
+    free: u32,
     /// The firm reservations that have it, the oldest first, with their instants.
     pub(crate) firm: Vec<(Timestamp, JobId)>,
     /// Expected starts that need it: from when, and until when the last of them is protected.
@@ -41,14 +45,17 @@ pub(crate) struct Occupant<'books> {
     pub(crate) attempt: &'books Attempt,
     /// Its GPUs there that nobody inherits.
     pub(crate) gpus: u32,
+    /// When a firm reservation may displace it.
+    pub(crate) yields_at: Timestamp,
 }
 
 /// All nodes that take work, in order of their numbers.
 pub(crate) fn spots<'books>(
     books: &'books Books,
     seen: &Observations,
-    now: Timestamp,
+    backlog: &Backlog<'_>,
 ) -> Vec<Spot<'books>> {
+    let now = backlog.now;
     let mut firm: BTreeMap<NodeId, Vec<(Timestamp, JobId)>> = BTreeMap::new();
     for (_, id) in &books.index.reservations {
         let reservation = books.jobs.get(id).and_then(|job| job.reservation.as_ref());
@@ -60,81 +67,58 @@ pub(crate) fn spots<'books>(
     let silent_after = books.policy.silent_after;
     let ready =
         books.nodes.values().filter(|n| seen.state(n, silent_after, now) == NodeState::Ready);
-    let mut known = Residents::default();
-    let firm = |node: &Node| firm.get(&node.id).cloned().unwrap_or_default();
-    ready.map(|node| spot(books, (node, firm(node)), now, &mut known)).collect()
+    let spot = |node: &'books Arc<Node>| {
+        let firm = firm.remove(&node.id).unwrap_or_default();
+        Spot::without_occupants(node, node.kind(&books.policy), firm, now)
+    };
+    let mut spots: Vec<_> = ready.map(spot).collect();
+    for id in &books.index.live {
+        if let Some((job, attempt)) = books.with_job(*id) {
+            settle(&mut spots, books, (job, attempt), backlog);
+        }
+    }
+    spots.iter_mut().for_each(|spot| spot.occupants.sort_by_key(|one| one.yields_at));
+    spots
 }
 
-fn spot<'books>(
+/// Notes an attempt on the nodes that it has tasks on.
+fn settle<'books>(
+    spots: &mut [Spot<'books>],
     books: &'books Books,
-    (node, firm): (&'books Node, Vec<(Timestamp, JobId)>),
-    now: Timestamp,
-    known: &mut Residents<'books>,
-) -> Spot<'books> {
-    let held = u32::try_from(node.held.len()).unwrap_or(u32::MAX);
-    let idle = node.size().0.saturating_sub(held);
-    let mut spot = Spot {
-        node,
-        kind: node.kind(&books.policy),
-        idle,
-        coming: 0,
-        coming_by: now,
-        occupants: Vec::new(),
-        firm,
-        expected: None,
-        taken: BTreeSet::new(),
-    };
-    for task in &node.tasks {
-        let Some(resident) = known.of(books, task.attempt) else { continue };
-        let gpus = unpromised(resident.attempt, node, *task);
+    (job, attempt): (&'books Job, &'books Attempt),
+    backlog: &Backlog<'_>,
+) {
+    let now = backlog.now;
+    let gone_by = is_leaving(attempt).then(|| backlog.gone_by(books, job, attempt));
+    let yields_at = yields_at(attempt, start_limit(books, job), now);
+    for task in attempt.tasks.iter().filter(|task| !task.released) {
+        let at = spots.binary_search_by_key(&task.place.node, |spot| spot.node.id);
+        let Some(spot) = at.ok().and_then(|index| spots.get_mut(index)) else { continue };
+        let gpus = unpromised(spot.node, &task.place);
         if gpus == 0 {
             continue;
         }
-        let (job, attempt) = (resident.job, resident.attempt);
-        if resident.leaving {
+        if let Some(gone_by) = gone_by {
             spot.coming = spot.coming.saturating_add(gpus);
-            spot.coming_by = spot.coming_by.max(gone_by(books, job, attempt, now));
+            spot.coming_by = spot.coming_by.max(gone_by);
             continue;
         }
-        match spot.occupants.iter_mut().find(|one| one.attempt.id == attempt.id) {
+        if attempt.is_displaceable() {
+            let free = attempt.standing == Standing::Free;
+            let of = if free { &mut spot.free } else { &mut spot.funded };
+            *of = of.saturating_add(gpus);
+        }
+        match spot.occupants.last_mut().filter(|one| one.attempt.id == attempt.id) {
             Some(known) => known.gpus = known.gpus.saturating_add(gpus),
-            None => spot.occupants.push(Occupant { job, attempt, gpus }),
+            None => spot.occupants.push(Occupant { job, attempt, gpus, yields_at }),
         }
     }
-    spot
 }
 
-/// An attempt that has tasks on nodes, looked up once a pass: a gang is on many.
-#[derive(Debug, Clone, Copy)]
-struct Resident<'books> {
-    job: &'books Job,
-    attempt: &'books Attempt,
-    leaving: bool,
-}
-
-#[derive(Debug, Default)]
-struct Residents<'books> {
-    known: BTreeMap<AttemptId, Option<Resident<'books>>>,
-}
-
-impl<'books> Residents<'books> {
-    fn of(&mut self, books: &'books Books, id: AttemptId) -> Option<Resident<'books>> {
-        *self.known.entry(id).or_insert_with(|| {
-            let (job, attempt) = books.with_job(id)?;
-            Some(Resident { job, attempt, leaving: is_leaving(attempt) })
-        })
-    }
-}
-
-/// GPUs that the task holds and nobody inherits.
-fn unpromised(attempt: &Attempt, node: &Node, task: TaskId) -> u32 {
-    let index = usize::try_from(task.index).unwrap_or(usize::MAX);
-    let Some(entry) = attempt.tasks.get(index) else { return 0 };
-    if node.heirs.is_empty() {
-        return u32::try_from(entry.place.gpus.len()).unwrap_or(u32::MAX);
-    }
-    let own = |gpu: &&GpuUuid| node.held.get(*gpu) == Some(&task) && !node.heirs.contains_key(*gpu);
-    u32::try_from(entry.place.gpus.iter().filter(own).count()).unwrap_or(u32::MAX)
+/// GPUs that a task there holds and nobody inherits. What it inherits itself is not its own yet.
+fn unpromised(node: &Node, place: &Place) -> u32 {
+    let own = place.gpus.iter().filter(|gpu| !node.heirs.contains_key(*gpu));
+    u32::try_from(own.count()).unwrap_or(u32::MAX)
 }
 
 fn is_leaving(attempt: &Attempt) -> bool {
@@ -144,35 +128,58 @@ fn is_leaving(attempt: &Attempt) -> bool {
         || attempt.tasks.iter().all(|task| task.exit.is_some())
 }
 
-/// When an attempt that is leaving is gone at the latest: the rest of its grace, the time between
-/// TERM and KILL, then the time to verify. A request that the gate has not admitted counts its whole
-/// grace from when it is at the latest.
-pub(crate) fn gone_by(books: &Books, job: &Job, attempt: &Attempt, now: Timestamp) -> Timestamp {
-    let grace = save_grace(books, job, attempt);
-    let verify = books.policy.sharing.verify_limit;
-    let since = match attempt.save {
-        Some(save) => save.admitted.unwrap_or_else(|| gate_by(books, job, save.decision, now)),
-        None => now,
-    };
-    let kill = job.spec.grace;
-    since.plus(grace).plus(kill).plus(verify).max(now)
+/// Who is asked to save and is not told to stop, by storage target, in the order of the requests.
+pub(crate) struct Backlog<'books> {
+    now: Timestamp,
+    by_storage: BTreeMap<Option<&'books StorageName>, Vec<(DecisionSeq, JobId, Span)>>,
 }
 
-/// When the write gate admits a request at the latest: after whole rounds of those before it.
-fn gate_by(books: &Books, job: &Job, request: DecisionSeq, now: Timestamp) -> Timestamp {
-    let storage = job.spec.checkpoint.as_ref().map(|offer| &offer.storage);
-    let before = books.index.saving.iter().filter_map(|(decision, id)| {
-        let (other, attempt) = books.with_job(*id)?;
-        let same = other.spec.checkpoint.as_ref().map(|offer| &offer.storage) == storage;
+impl<'books> Backlog<'books> {
+    pub(crate) fn of(books: &'books Books, now: Timestamp) -> Self {
+        let mut by_storage: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (decision, id) in &books.index.saving {
+            if let Some((job, attempt)) = books.with_job(*id) {
+                let grace = save_grace(books, job, attempt);
+                by_storage.entry(storage(job)).or_default().push((*decision, job.id, grace));
+            }
+        }
+        Self { now, by_storage }
+    }
+
+    /// When an attempt that is leaving is gone at the latest: the rest of its grace, the time
+    /// between TERM and KILL, then the time to verify. A request that the gate has not admitted
+    /// counts its whole grace from when it is at the latest.
+    pub(crate) fn gone_by(&self, books: &Books, job: &Job, attempt: &Attempt) -> Timestamp {
+        let grace = save_grace(books, job, attempt);
+        let verify = books.policy.sharing.verify_limit;
+        let since = match attempt.save {
+            Some(save) => {
+                save.admitted.unwrap_or_else(|| self.admitted_by(books, job, save.decision))
+            }
+            None => self.now,
+        };
+        let kill = job.spec.grace;
+        since.plus(grace).plus(kill).plus(verify).max(self.now)
+    }
+
+    /// When the write gate admits a request at the latest: after whole rounds of those before it.
+    fn admitted_by(&self, books: &Books, job: &Job, request: DecisionSeq) -> Timestamp {
+        let all = self.by_storage.get(&storage(job)).map_or(&[][..], Vec::as_slice);
         // Of one decision all are asked at once: the smaller ids first.
-        let earlier = *decision <= request && attempt.id.job != job.id;
-        (same && earlier).then(|| save_grace(books, other, attempt))
-    });
-    let graces: Vec<_> = before.collect();
-    let width = u64::from(books.policy.sharing.gate_width.max(1));
-    let rounds = u64::try_from(graces.len()).unwrap_or(u64::MAX) / width;
-    let longest = graces.into_iter().max().unwrap_or(Span::ZERO);
-    now.plus(Span(longest.0.saturating_mul(rounds)))
+        let until = all.partition_point(|(decision, _, _)| *decision <= request);
+        let before = all.iter().take(until).filter(|(_, other, _)| *other != job.id);
+        let width = u64::from(books.policy.sharing.gate_width.max(1));
+        let (mut count, mut longest) = (0_u64, Span::ZERO);
+        for (_, _, grace) in before {
+            count = count.saturating_add(1);
+            longest = longest.max(*grace);
+        }
+        self.now.plus(Span(longest.0.saturating_mul(count / width)))
+    }
+}
+
+fn storage(job: &Job) -> Option<&StorageName> {
+    job.spec.checkpoint.as_ref().map(|offer| &offer.storage)
 }
 
 /// The time an attempt has from the request to its end.
@@ -186,6 +193,28 @@ pub(crate) fn save_grace(books: &Books, job: &Job, attempt: &Attempt) -> Span {
 }
 
 impl<'books> Spot<'books> {
+    fn without_occupants(
+        node: &'books Node,
+        kind: Kind,
+        firm: Vec<(Timestamp, JobId)>,
+        now: Timestamp,
+    ) -> Self {
+        let held = u32::try_from(node.held.len()).unwrap_or(u32::MAX);
+        Self {
+            node,
+            kind,
+            idle: node.size().0.saturating_sub(held),
+            coming: 0,
+            coming_by: now,
+            occupants: Vec::with_capacity(node.tasks.len()),
+            funded: 0,
+            free: 0,
+            firm,
+            expected: None,
+            taken: BTreeSet::new(),
+        }
+    }
+
     /// What is idle, coming, or held by those of whom `yields` holds.
     pub(crate) fn with(&self, yields: impl Fn(&Attempt) -> bool) -> u32 {
         let yielding = self.occupants.iter().filter(|one| yields(one.attempt));
@@ -195,12 +224,12 @@ impl<'books> Spot<'books> {
 
     /// Everything that is not protected and not promised to another.
     pub(crate) fn most(&self) -> u32 {
-        self.with(Attempt::is_displaceable)
+        self.without_funded().saturating_add(self.funded)
     }
 
     /// What is idle, coming, or in the hands of free work.
     pub(crate) fn without_funded(&self) -> u32 {
-        self.with(|one| one.is_displaceable() && one.standing == Standing::Free)
+        self.idle.saturating_add(self.coming).saturating_add(self.free)
     }
 
     /// Whether protected work of `claimant` that may last until `until` may go here: nobody goes
@@ -215,10 +244,10 @@ impl<'books> Spot<'books> {
     }
 
     /// When all that could yield here has left at the latest, if it were asked now.
-    pub(crate) fn emptied_by(&self, books: &Books, now: Timestamp) -> Timestamp {
+    pub(crate) fn emptied_by(&self, books: &Books, backlog: &Backlog<'_>) -> Timestamp {
         let yields = self.occupants.iter().filter(|one| one.attempt.is_displaceable());
-        let gone = yields.map(|one| gone_by(books, one.job, one.attempt, now));
-        gone.chain([self.coming_by]).max().unwrap_or(now)
+        let gone = yields.map(|one| backlog.gone_by(books, one.job, one.attempt));
+        gone.chain([self.coming_by]).max().unwrap_or(self.coming_by)
     }
 
     /// When `wanted` GPUs of it are to be had by a firm reservation, at the latest.
@@ -229,24 +258,79 @@ impl<'books> Spot<'books> {
         wanted: GpuCount,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let mut known: Vec<(Timestamp, u32)> =
-            vec![(now, self.idle), (self.coming_by, self.coming)];
-        for one in &self.occupants {
-            let start = start_limit(books, one.job);
-            known.push((yields_at(one.attempt, start, now), one.gpus));
-        }
-        let own = first_enough(&mut known, wanted.0)?;
-        // Older ones go first, each after those before it: it starts, runs its min runtime, and
-        // then yields.
+        let own = self.instant(wanted.0, now, None, |_| true)?;
+        // At the latest: limits, not what is expected.
+        let around = |older: &Job| {
+            let grace = older.spec.checkpoint.as_ref().map_or(Span::ZERO, |one| one.grace);
+            Span(start_limit(books, older).0.saturating_add(grace.0))
+        };
+        Some(self.older_end(books, job, around).map_or(own, |ends| own.max(ends)))
+    }
+
+    /// When the reservations that are older than the job's own have had the node: each goes after
+    /// those before it, starts, runs its min runtime and then yields, which takes `around` beside.
+    pub(crate) fn older_end(
+        &self,
+        books: &Books,
+        job: JobId,
+        around: impl Fn(&Job) -> Span,
+    ) -> Option<Timestamp> {
         let older = self.firm.iter().take_while(|(_, of)| *of != job);
         let ends = older.filter_map(|(at, of)| {
             let older = books.jobs.get(of)?;
-            let grace = older.spec.checkpoint.as_ref().map_or(Span::ZERO, |one| one.grace);
-            let start = start_limit(books, older);
-            let runs = older.spec.min_runtime.0.saturating_add(start.0).saturating_add(grace.0);
-            Some(at.plus(Span(runs)))
+            Some(at.plus(older.spec.min_runtime).plus(around(older)))
         });
-        Some(ends.max().map_or(own, |ends| own.max(ends)))
+        ends.max()
+    }
+
+    /// The instant by which `wanted` GPUs of it have come. Against an occupant of whom `entitled`
+    /// does not hold the claimant has no right before `elder_at`.
+    pub(crate) fn instant(
+        &self,
+        wanted: u32,
+        now: Timestamp,
+        elder_at: Option<Timestamp>,
+        mut entitled: impl FnMut(&Occupant<'books>) -> bool,
+    ) -> Option<Timestamp> {
+        if self.idle >= wanted {
+            return Some(now);
+        }
+        let (mut by_right, mut of_all) = (self.idle, self.idle);
+        let mut as_elder = None;
+        let (mut coming, mut occupants) = (Some(self.coming_by), self.occupants.iter().peekable());
+        loop {
+            let next = occupants.peek().map(|one| one.yields_at);
+            let first = coming.filter(|at| next.is_none_or(|next| *at <= next));
+            let (at, gpus, right) = if let Some(at) = first {
+                coming = None;
+                (at, self.coming, true)
+            } else if let Some(one) = occupants.next() {
+                (one.yields_at, one.gpus, entitled(one))
+            } else {
+                return as_elder;
+            };
+            if as_elder.is_some_and(|elder| elder <= at) {
+                return as_elder;
+            }
+            of_all = of_all.saturating_add(gpus);
+            by_right = by_right.saturating_add(if right { gpus } else { 0 });
+            if by_right >= wanted {
+                return Some(at);
+            }
+            if of_all >= wanted {
+                as_elder = as_elder.or_else(|| elder_at.map(|elder| elder.max(at)));
+            }
+        }
+    }
+
+    /// Gives away GPUs that are idle or coming.
+    pub(crate) fn take(&mut self, gpus: &[GpuUuid]) {
+        for gpu in gpus {
+            let of =
+                if self.node.held.contains_key(gpu) { &mut self.coming } else { &mut self.idle };
+            *of = of.saturating_sub(1);
+        }
+        self.taken.extend(gpus.iter().cloned());
     }
 
     /// GPUs of the node for a new task: idle ones, then those that are coming, then victims'.
@@ -257,7 +341,7 @@ impl<'books> Spot<'books> {
         victims: &BTreeSet<AttemptId>,
     ) -> Vec<GpuUuid> {
         let class = |gpu: &GpuUuid| match self.node.held.get(gpu) {
-            None if self.taken.contains(gpu) => None,
+            _ if self.taken.contains(gpu) => None,
             None => Some(0_u8),
             Some(_) if self.node.heirs.contains_key(gpu) => None,
             Some(task) => match books.attempt(task.attempt) {
@@ -292,14 +376,4 @@ pub(crate) fn yields_at(attempt: &Attempt, start_timeout: Span, now: Timestamp) 
         }
         (Standing::Funded | Standing::Free, _) => now,
     }
-}
-
-/// The instant by which `wanted` GPUs have come.
-pub(crate) fn first_enough(known: &mut [(Timestamp, u32)], wanted: u32) -> Option<Timestamp> {
-    known.sort_unstable();
-    let mut have = 0_u32;
-    known.iter().find_map(|(at, gpus)| {
-        have = have.saturating_add(*gpus);
-        (have >= wanted).then_some(*at)
-    })
 }

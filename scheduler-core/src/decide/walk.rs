@@ -2,14 +2,16 @@
 //! ratio that has demand, at a leaf to the user with the smallest claim, within a user in the own
 //! order. Nothing changes while nobody starts, so a subtree is exhausted before its sibling.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::btree_map::Range;
 
-use tidegate_model::{JobId, Timestamp, UserId};
+use tidegate_model::{JobId, Span, Timestamp, UserId};
 
 use crate::accounts::AccountId;
 use crate::books::{Books, Job};
 use crate::decide::money::{Money, compare_ratios};
-use crate::index::{LeafQueue, Place, Waiting, Wish};
+use crate::index::{LeafQueue, Place, UserQueue, Waiting, Wanted};
 use crate::money::Amount;
 
 /// Which time is waited for.
@@ -34,7 +36,7 @@ pub(crate) fn leaves(money: &Money<'_>, demand: Demand) -> Vec<AccountId> {
     let limbs = money.books.accounts.limbs();
     // By place in the tree: whose job was submitted first, there or below; none without demand.
     let mut oldest: Vec<Option<(Timestamp, JobId)>> =
-        limbs.iter().map(|limb| queue.leaves.get(&limb.id)?.submits.first().copied()).collect();
+        limbs.iter().map(|limb| queue.leaves.get(&limb.id)?.oldest).collect();
     for (place, limb) in limbs.iter().enumerate().rev() {
         let first = oldest.get(place).copied().flatten();
         if let (Some(first), Some(above)) = (first, oldest.get_mut(limb.parent)) {
@@ -76,13 +78,40 @@ fn free_ratio(money: &Money<'_>, id: AccountId) -> (Amount, Amount) {
 /// Whether to go on.
 pub(crate) type Next = std::ops::ControlFlow<()>;
 
+/// Which waiting jobs are worth a closer look. What is shut once stays so while a leaf is walked.
+pub(crate) trait Sieve {
+    /// Whether any job of anybody that wants this may pass.
+    fn opens(&self, wanted: &Wanted) -> bool;
+    /// Whether any job of the user that wants this may pass.
+    fn opens_to(&self, user: UserId, wanted: &Wanted) -> bool;
+    /// Whether the job at that place, to be protected for so long, passes.
+    fn passes(&self, user: UserId, cell: &Wanted, place: Place, protect: Span) -> bool;
+}
+
+/// Everybody passes.
+pub(crate) struct All;
+
+impl Sieve for All {
+    fn opens(&self, _: &Wanted) -> bool {
+        true
+    }
+
+    fn opens_to(&self, _: UserId, _: &Wanted) -> bool {
+        true
+    }
+
+    fn passes(&self, _: UserId, _: &Wanted, _: Place, _: Span) -> bool {
+        true
+    }
+}
+
 /// Shows the jobs of one leaf in order, until `visit` says that it is enough. Who inherits
-/// protection stands first in its account, then the elders; the others are shown if `hopeful`.
+/// protection stands first in its account, then the elders; the others are shown if they pass.
 pub(crate) fn jobs<'books>(
     money: &Money<'books>,
     demand: Demand,
     leaf: AccountId,
-    hopeful: impl Fn(&Wish) -> bool,
+    sieve: &impl Sieve,
     mut visit: impl FnMut(&'books Job) -> Next,
 ) -> Next {
     let books = money.books;
@@ -97,9 +126,13 @@ pub(crate) fn jobs<'books>(
     for job in &first {
         visit(job)?;
     }
-    for wishes in users(money, demand, leaf, waiting) {
-        for ((_, _, id), _) in wishes.iter().filter(|(_, wish)| hopeful(wish)) {
-            let Some(job) = by_id(id) else { continue };
+    let open: Vec<_> = waiting.cells.keys().filter(|wanted| sieve.opens(wanted)).collect();
+    if open.is_empty() {
+        return Next::Continue(());
+    }
+    for (user, queue) in users(money, demand, leaf, waiting) {
+        for id in Own::of(user, queue, &open, sieve) {
+            let Some(job) = by_id(&id) else { continue };
             if first.iter().all(|seen| seen.id != job.id) {
                 visit(job)?;
             }
@@ -108,22 +141,79 @@ pub(crate) fn jobs<'books>(
     Next::Continue(())
 }
 
-/// The smallest claim first; among alike whose first job was submitted first.
+/// The smallest claim first; among alike whose job was submitted first.
 fn users<'books>(
     money: &Money<'_>,
     demand: Demand,
     leaf: AccountId,
     waiting: &'books LeafQueue,
-) -> Vec<&'books BTreeMap<Place, Wish>> {
+) -> Vec<(UserId, &'books UserQueue)> {
     let had = |user: UserId| match demand {
         Demand::Protected => money.user_claim(leaf, user),
         Demand::Free => money.user_free(leaf, user),
     };
-    let first = |wishes: &BTreeMap<Place, Wish>| {
-        wishes.first_key_value().map(|((_, submitted, id), _)| (*submitted, *id))
-    };
-    let mut users: Vec<_> =
-        waiting.users.iter().map(|(user, wishes)| (had(*user), first(wishes), wishes)).collect();
-    users.sort_by_key(|(had, first, _)| (*had, *first));
-    users.into_iter().map(|(_, _, wishes)| wishes).collect()
+    let mut users: Vec<_> = waiting
+        .users
+        .iter()
+        .map(|(user, queue)| ((had(*user), queue.submits.first()), (*user, queue)))
+        .collect();
+    users.sort_by_key(|(key, _)| *key);
+    users.into_iter().map(|(_, user)| user).collect()
+}
+
+/// Jobs of one user that want the same, by place, and how long each is to be protected.
+type Jobs<'books> = Range<'books, (Wanted, Place), Span>;
+
+/// The jobs of one user that pass, in the user's own order: cells merged by place.
+struct Own<'books, 'sieve, S> {
+    user: UserId,
+    sieve: &'sieve S,
+    cells: Vec<(Wanted, Jobs<'books>)>,
+    /// The next of each cell that is open: its place, which cell, its protection.
+    heads: BinaryHeap<Reverse<(Place, usize, Span)>>,
+}
+
+/// Before and after every place.
+const FIRST: Place = (i32::MIN, Timestamp(0), JobId(0));
+const LAST: Place = (i32::MAX, Timestamp(u64::MAX), JobId(u64::MAX));
+
+impl<'books, 'sieve, S: Sieve> Own<'books, 'sieve, S> {
+    fn of(user: UserId, queue: &'books UserQueue, open: &[&Wanted], sieve: &'sieve S) -> Self {
+        let open = open.iter().copied().filter(|wanted| sieve.opens_to(user, wanted));
+        let range = |cell: &Wanted| (*cell, queue.wishes.range((*cell, FIRST)..=(*cell, LAST)));
+        let cells = open.map(range).collect();
+        let mut own = Self { user, sieve, cells, heads: BinaryHeap::new() };
+        (0..own.cells.len()).for_each(|cell| own.advance(cell));
+        own
+    }
+
+    /// Finds the next of a cell that passes.
+    fn advance(&mut self, cell: usize) {
+        let (user, sieve) = (self.user, self.sieve);
+        let Some((key, rest)) = self.cells.get_mut(cell) else { return };
+        let next = rest.find(|((_, place), protect)| sieve.passes(user, key, *place, **protect));
+        if let Some(((_, place), protect)) = next {
+            self.heads.push(Reverse((*place, cell, *protect)));
+        }
+    }
+}
+
+impl<S: Sieve> Iterator for Own<'_, '_, S> {
+    type Item = JobId;
+
+    fn next(&mut self) -> Option<JobId> {
+        while let Some(Reverse((place, cell, protect))) = self.heads.pop() {
+            let key = self.cells.get(cell)?.0;
+            // What was found since the cell was looked at may have shut it.
+            if !self.sieve.opens_to(self.user, &key) {
+                continue;
+            }
+            let passes = self.sieve.passes(self.user, &key, place, protect);
+            self.advance(cell);
+            if passes {
+                return Some(place.2);
+            }
+        }
+        None
+    }
 }

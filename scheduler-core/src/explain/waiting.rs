@@ -10,7 +10,7 @@ use crate::books::{Attempt, Books, Job};
 use crate::decide::leave::grace_ends;
 use crate::decide::money::{Claimant, Money, Short};
 use crate::decide::pass::Pass;
-use crate::decide::spots::gone_by;
+use crate::decide::spots::Backlog;
 use crate::decide::walk::{self, Demand, Next};
 use crate::decision::{SaveReason, Standing};
 use crate::money::{Amount, WINDOW};
@@ -176,19 +176,13 @@ fn turn(pass: &Pass<'_>, job: &Job) -> Explanation {
     let demand = if job.spec.min_runtime > Span::ZERO { Demand::Protected } else { Demand::Free };
     let mut ahead = 0_u64;
     for leaf in walk::leaves(&pass.money, demand) {
-        let walked = walk::jobs(
-            &pass.money,
-            demand,
-            leaf,
-            |_| true,
-            |other| {
-                if other.id == job.id {
-                    return Next::Break(());
-                }
-                ahead = ahead.saturating_add(1);
-                Next::Continue(())
-            },
-        );
+        let walked = walk::jobs(&pass.money, demand, leaf, &walk::All, |other| {
+            if other.id == job.id {
+                return Next::Break(());
+            }
+            ahead = ahead.saturating_add(1);
+            Next::Continue(())
+        });
         if walked.is_break() {
             break;
         }
@@ -216,7 +210,7 @@ pub(super) fn for_checkpoints(books: &Books, now: Timestamp, attempt: &Attempt) 
     }
     let until = holders.iter().filter_map(|id| {
         let job = books.jobs.get(&id.job)?;
-        Some(gone_by(books, job, job.attempt(id.number)?, now))
+        Some(Backlog::of(books, now).gone_by(books, job, job.attempt(id.number)?))
     });
     let until = until.max().unwrap_or(now);
     let left: Vec<_> = holders.iter().map(ToString::to_string).collect();

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use scheduler_core::{Books, Core, Decision, Event, Stamp};
 use tidegate_model::{DecisionSeq, Timestamp};
 
-use self::cluster::{Drawn, Size};
+pub use self::cluster::Size;
+
+use self::cluster::Drawn;
 use super::report::{Figure, Goal, millis, number};
 use crate::figures::percentile;
 
@@ -32,12 +34,12 @@ const DOUBLED: f64 = 1.2;
 /// # Errors
 /// If the core breaks.
 pub fn measure() -> anyhow::Result<Vec<Figure>> {
-    let mut lab = Run::begin(LAB)?;
+    let mut lab = Run::begin(LAB, WARM_UP)?;
     let one = lab.events(EVENTS)?;
     let mut figures = one.figures("128 nodes, 10,000 waiting", Goal::AtMost(1.0));
     figures.extend(lab.replay()?);
     figures.push(lab.verdict());
-    let half = Run::begin(Size { waiting: LAB.waiting / 2, ..LAB })?.events(EVENTS)?;
+    let half = Run::begin(Size { waiting: LAB.waiting / 2, ..LAB }, WARM_UP)?.events(EVENTS)?;
     figures.push(Figure {
         what: "median with 10,000 waiting over that with 5,000".into(),
         value: one.median() / half.median(),
@@ -45,9 +47,29 @@ pub fn measure() -> anyhow::Result<Vec<Figure>> {
         n: EVENTS,
         goal: Goal::AtMost(DOUBLED),
     });
-    let large = Run::begin(LARGE)?.events(EVENTS / 6)?;
+    let large = Run::begin(LARGE, WARM_UP)?.events(EVENTS / 6)?;
     figures.extend(large.figures("1,250 nodes, 100,000 waiting", Goal::AtMost(20.0)));
     Ok(figures)
+}
+
+/// A fixed load, and in one line what came of it and how long it took.
+///
+/// # Errors
+/// If the core breaks.
+pub fn load(size: Size, warm_up: usize, events: usize) -> anyhow::Result<String> {
+    let mut run = Run::begin(size, warm_up)?;
+    let before = run.journal.len();
+    let taken = run.events(events)?;
+    let at = |percent| percentile(&taken.events, percent).map_or(f64::NAN, millis);
+    let decided = run.journal.len() - before;
+    Ok(format!(
+        "{events} events, {decided} durable decisions; p50 {:.3} ms, p90 {:.3} ms, p99 {:.3} ms, \
+         max {:.3} ms",
+        at(50),
+        at(90),
+        at(99),
+        at(100),
+    ))
 }
 
 /// What the events of one run took.
@@ -86,7 +108,7 @@ struct Run {
 
 impl Run {
     /// Fills the cluster and its queue.
-    fn begin(size: Size) -> anyhow::Result<Self> {
+    fn begin(size: Size, warm_up: usize) -> anyhow::Result<Self> {
         let (core, journal) = (Core::default(), Vec::new());
         let mut run = Self { core, drawn: Drawn::new(size), seq: 0, journal };
         for event in run.drawn.founding() {
@@ -100,7 +122,7 @@ impl Run {
         }
         run.drawn.speak();
         run.apply(&Event::DeadlineReached)?;
-        for _ in 0..WARM_UP {
+        for _ in 0..warm_up {
             let event = run.drawn.next(&run.core);
             run.apply(&event)?;
         }

@@ -33,6 +33,7 @@ pub(super) type ShapeKey = (GpuCount, Option<GpuCount>, Option<GpuType>, Option<
 pub(super) type Shapes = Rc<[(Kind, Shape)]>;
 
 /// One kind and shape that a job may take, and what it claims there.
+#[derive(Clone, Copy)]
 pub(crate) struct Bid<'books> {
     pub(crate) claimant: Claimant<'books>,
     pub(crate) weight: Weight,

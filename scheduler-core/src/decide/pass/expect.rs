@@ -1,21 +1,14 @@
 //! When a job that cannot start now could: the instants of firm reservations, and those expected.
 
-use std::collections::BTreeMap;
-
-use tidegate_model::{GpuCount, NodeId, Timestamp};
+use tidegate_model::{GpuCount, NodeId, Span, Timestamp};
 
 use super::{Bid, Pass};
+use crate::accounts::AccountId;
 use crate::books::Job;
-use crate::decide::money::Victim;
-use crate::decide::spots::{self, Spot};
-use crate::decide::victims::by_blocks;
+use crate::decide::spots::{self, Occupant, Spot};
+use crate::decide::victims::{by_blocks, expected_restore, expected_save};
 use crate::decision::Standing;
-
-/// Against whose work a job has a right, once it is Funded or Free, and when it would be an elder.
-struct Entitled {
-    elder_at: Option<Timestamp>,
-    known: BTreeMap<(Victim, Standing), bool>,
-}
+use crate::money::Amount;
 
 impl<'books> Pass<'books> {
     /// The nodes that a reservation has earliest, and the instant.
@@ -62,44 +55,54 @@ impl<'books> Pass<'books> {
 
     /// When and where a plan for it would succeed, from known instants.
     pub(crate) fn expected_place(&self, one: &Bid<'books>) -> Option<(Timestamp, Vec<usize>)> {
-        let mut entitled =
-            Entitled { elder_at: self.elder_instant(one.claimant.job), known: BTreeMap::new() };
-        let mut instants: Vec<_> = self
-            .of_kind(one)
-            .filter_map(|(index, spot)| Some((self.instant(spot, one, &mut entitled)?, index)))
-            .collect();
-        instants.sort_unstable();
-        let wanted = usize::try_from(one.shape.nodes).ok()?;
-        let last = instants.get(wanted.checked_sub(1)?)?.0;
-        Some((last, instants.into_iter().take(wanted).map(|(_, index)| index).collect()))
+        let elder_at = self.elder_instant(one.claimant.job);
+        // It will be Funded at best: then the ratios decide, or a firm reservation.
+        let right = |occupant: &Occupant<'books>| {
+            let then = occupant.attempt.standing.max(Standing::Funded);
+            self.money.right(&one.claimant, occupant.job, then).is_some()
+        };
+        // Between accounts the ratios alone decide, whoever it is.
+        let mut by_account: Vec<Option<bool>> = Vec::new();
+        let accounts = usize::try_from(self.books.accounts.next_id().0).unwrap_or(0);
+        by_account.resize(accounts, None);
+        let mut entitled = |occupant: &Occupant<'books>| {
+            let account = occupant.job.account;
+            if occupant.attempt.standing == Standing::Free {
+                return true;
+            }
+            if one.claimant.small || account == one.claimant.leaf {
+                return right(occupant);
+            }
+            let ratio = || one.claimant.ask <= self.most_by_ratio(one.claimant.leaf, account);
+            let known = usize::try_from(account.0).ok().and_then(|slot| by_account.get_mut(slot));
+            known.map_or_else(ratio, |known| *known.get_or_insert_with(ratio))
+        };
+        let around =
+            |older: &Job| Span(expected_save(older).0.saturating_add(expected_restore(older).0));
+        let mut instant = |spot: &Spot<'books>| {
+            let own = spot.instant(one.shape.per_node, self.now, elder_at, &mut entitled)?;
+            let older = spot.older_end(self.books, one.claimant.job.id, around);
+            // So do those before it that wait for the same nodes.
+            let before = spot.expected.map(|(_, ends)| ends);
+            Some(older.into_iter().chain(before).fold(own, Timestamp::max))
+        };
+        let spots = self.of_kind(one);
+        let instants = spots.filter_map(|(index, spot)| Some((instant(spot)?, index)));
+        let mut instants: Vec<_> = instants.collect();
+        let wanted = usize::try_from(one.shape.nodes).ok()?.checked_sub(1)?;
+        if wanted >= instants.len() {
+            return None;
+        }
+        let (_, last, _) = instants.select_nth_unstable(wanted);
+        let last = last.0;
+        instants.truncate(wanted.saturating_add(1));
+        Some((last, instants.into_iter().map(|(_, index)| index).collect()))
     }
 
-    fn instant(&self, spot: &Spot<'_>, one: &Bid<'_>, rights: &mut Entitled) -> Option<Timestamp> {
-        let mut known = vec![(self.now, spot.idle), (spot.coming_by, spot.coming)];
-        for occupant in &spot.occupants {
-            let (job, attempt) = (occupant.job, occupant.attempt);
-            let start = spots::start_limit(self.books, job);
-            let ends = spots::yields_at(attempt, start, self.now);
-            // It will be Funded at best: then the ratios decide, or a firm reservation.
-            let then = attempt.standing.max(Standing::Funded);
-            let key = (self.money.as_victim(job), then);
-            let entitled = *rights
-                .known
-                .entry(key)
-                .or_insert_with(|| self.money.right(&one.claimant, job, then).is_some());
-            let elder_at = rights.elder_at;
-            let at = if entitled { Some(ends) } else { elder_at.map(|elder| elder.max(ends)) };
-            known.extend(at.map(|at| (at, occupant.gpus)));
-        }
-        let own = spots::first_enough(&mut known, one.shape.per_node)?;
-        let older = spot.firm.iter().take_while(|(_, of)| *of != one.claimant.job.id);
-        let ends = older.filter_map(|(at, of)| {
-            let older = self.books.jobs.get(of)?;
-            Some(at.plus(spots::start_limit(self.books, older)).plus(older.spec.min_runtime))
-        });
-        // So do those before it that wait for the same nodes.
-        let before = spot.expected.map(|(_, ends)| ends);
-        Some(ends.chain(before).max().map_or(own, |ends| own.max(ends)))
+    /// The most that a start may claim to have a right against Funded work of another account.
+    fn most_by_ratio(&self, leaf: AccountId, other: AccountId) -> Amount {
+        let most = || self.money.most_by_ratio(leaf, other).unwrap_or(Amount(i128::MIN));
+        *self.ratios.borrow_mut().entry((leaf, other)).or_insert_with(most)
     }
 
     /// When an ordinary job has waited long enough to have a firm reservation.

@@ -1,8 +1,8 @@
 //! How one job starts: where it runs free already, on idle GPUs, or by displacing others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use tidegate_model::{NodeId, Span, Timestamp};
+use tidegate_model::{NodeId, Timestamp};
 
 use super::{Bid, Pass};
 use crate::books::{Attempt, Job};
@@ -18,25 +18,28 @@ impl<'books> Pass<'books> {
         if !self.within_cap(&one.claimant) {
             return None;
         }
-        let form = self.form(one);
-        let protect = one.claimant.protect;
-        if self.failed.get(&form).is_some_and(|failed| *failed <= protect) {
+        let (form, until) = (self.form(one), self.protected_until(&one.claimant));
+        if self.full.get(&form).is_some_and(|from| *from <= until) {
             return None;
         }
-        let until = self.now.plus(start_limit(self.books, one.claimant.job)).plus(protect);
         let Some(mut spots) = self.idle_for(one, until) else {
-            self.failed.insert(form, protect);
+            self.full.insert(form, until);
             return None;
         };
         if self.expect_those_before() {
             let Some(others) = self.idle_for(one, until) else {
-                self.failed.insert(form, protect);
+                self.full.insert(form, until);
                 return None;
             };
             spots = others;
         }
         let choice = Choice { spots, ..Choice::default() };
         Some(self.planned(one, &choice, Standing::Protected))
+    }
+
+    /// If it got its GPUs now.
+    pub(super) fn protected_until(&self, claimant: &Claimant<'_>) -> Timestamp {
+        self.now.plus(start_limit(self.books, claimant.job)).plus(claimant.protect)
     }
 
     pub(super) fn idle_for(&self, one: &Bid<'books>, until: Timestamp) -> Option<Vec<usize>> {
@@ -67,6 +70,14 @@ impl<'books> Pass<'books> {
         if self.unplanned.get(&key).is_some_and(|least| *least <= claimant.ask) {
             return None;
         }
+        let until = self.protected_until(claimant);
+        let kept = self.kept.get_mut().get(&key.2);
+        if kept.is_some_and(|from| *from <= until) {
+            return None;
+        }
+        if !self.may_displace(one) {
+            return None;
+        }
         let mut choice = self.choose(one, None);
         if choice.is_some() && self.expect_those_before() {
             choice = self.choose(one, None);
@@ -82,6 +93,18 @@ impl<'books> Pass<'books> {
         }
     }
 
+    /// Whether free work alone makes room, or there may be a right against anybody's Funded work.
+    fn may_displace(&self, one: &Bid<'books>) -> bool {
+        let (nodes, claimant) = (self.nodes(), &one.claimant);
+        let spec = &claimant.job.spec;
+        let rights = self.rights.as_ref().filter(|rights| rights.leaf == claimant.leaf);
+        nodes.fits(&nodes.without_funded, (spec.gpus, spec.gpus_per_node))
+            || rights.is_none_or(|rights| {
+                let user = Some((claimant.user, spec.own_order));
+                rights.any(user, claimant.small, claimant.ask)
+            })
+    }
+
     pub(super) fn choose(
         &self,
         one: &Bid<'books>,
@@ -94,7 +117,7 @@ impl<'books> Pass<'books> {
         let emptied = |spot: &Spot<'_>| {
             // Only where somebody else comes later does it matter how long victims take to leave.
             let alone = spot.firm.is_empty() && spot.expected.is_none();
-            if alone { self.now } else { spot.emptied_by(self.books, self.now) }
+            if alone { self.now } else { spot.emptied_by(self.books, self.backlog()) }
         };
         let could = |spot: &Spot<'_>| {
             spot.most() >= one.shape.per_node
@@ -104,6 +127,9 @@ impl<'books> Pass<'books> {
         let usable: Vec<_> =
             self.of_kind(one).filter(|(_, spot)| could(spot)).map(|(index, _)| index).collect();
         if usable.len() < usize::try_from(one.shape.nodes).unwrap_or(usize::MAX) {
+            if due.is_none() {
+                self.kept.borrow_mut().insert(self.form(one), until(self.now));
+            }
             return None;
         }
         if due.is_none() && !self.could_displace(one, &usable) {
@@ -128,40 +154,42 @@ impl<'books> Pass<'books> {
         if roomy >= usize::try_from(one.shape.nodes).unwrap_or(usize::MAX) {
             return true;
         }
-        let funded = self.funded_jobs.get_or_init(|| {
-            let ids = self.books.index.funded.iter();
-            let jobs = ids.filter_map(|(_, id)| self.books.jobs.get(&id.job));
-            // One job stands for all against which rights are alike.
-            let keyed = jobs.map(|job| (self.money.as_victim(job), job.as_ref()));
-            keyed.collect::<BTreeMap<_, _>>().into_values().collect()
-        });
         let claimant = &one.claimant;
-        funded.iter().any(|job| self.money.right(claimant, job, Standing::Funded).is_some())
+        self.funded_jobs()
+            .iter()
+            .any(|job| self.money.right(claimant, job, Standing::Funded).is_some())
     }
 
     pub(super) fn start_free(&mut self, job: &'books Job) -> Option<Vec<Decision>> {
         if !self.may_start(job) {
             return None;
         }
-        self.options(job).into_iter().find_map(|one| {
-            let form = self.form(&one);
-            if self.failed.get(&form).is_some_and(|failed| *failed == Span::ZERO) {
-                return None;
-            }
-            let usable: Vec<_> = self
-                .of_kind(&one)
-                .filter(|(_, spot)| spot.idle >= one.shape.per_node)
-                .map(|(index, _)| index)
-                .collect();
-            let room = self.beyond_headroom(one.kind) >= job.spec.gpus.0;
-            let spots = if room { self.best_fit(&usable, &one, None) } else { None };
-            let Some(spots) = spots else {
-                self.failed.insert(form, Span::ZERO);
-                return None;
-            };
-            let choice = Choice { spots, ..Choice::default() };
-            Some(self.planned(&one, &choice, Standing::Free))
-        })
+        let options = self.options(job);
+        let started = options.iter().find_map(|one| self.start_free_so(one));
+        if started.is_none() && !self.nodes().picky {
+            self.found.no_room(job);
+        }
+        started
+    }
+
+    fn start_free_so(&mut self, one: &Bid<'books>) -> Option<Vec<Decision>> {
+        let form = self.form(one);
+        if self.no_room.contains(&form) {
+            return None;
+        }
+        let usable: Vec<_> = self
+            .of_kind(one)
+            .filter(|(_, spot)| spot.idle >= one.shape.per_node)
+            .map(|(index, _)| index)
+            .collect();
+        let room = self.beyond_headroom(one.kind) >= one.claimant.job.spec.gpus.0;
+        let spots = if room { self.best_fit(&usable, one, None) } else { None };
+        let Some(spots) = spots else {
+            self.no_room.insert(form);
+            return None;
+        };
+        let choice = Choice { spots, ..Choice::default() };
+        Some(self.planned(one, &choice, Standing::Free))
     }
 
     /// Idle GPUs of the kind that free work may take.

@@ -54,7 +54,7 @@ impl Refill {
 /// before the next regular pass.
 fn next_refills(money: &Money<'_>) -> Vec<Refill> {
     let books = money.books;
-    let reach = books.accounts.installed.over(books.policy.sharing.pass_every);
+    let reach = books.accounts.installed().over(books.policy.sharing.pass_every);
     let weight = money.least_weight_of_all();
     let mut refills = Vec::new();
     for (leaf, waiting) in &books.index.protected.leaves {
@@ -75,7 +75,7 @@ fn next_refills(money: &Money<'_>) -> Vec<Refill> {
 /// next regular pass: nothing moves faster than all that is installed.
 fn near_a_limit(money: &Money<'_>) -> bool {
     let (books, sharing) = (money.books, &money.books.policy.sharing);
-    let reach = books.accounts.installed.over(sharing.pass_every);
+    let reach = books.accounts.installed().over(sharing.pass_every);
     let near = |away: Amount| away.0.unsigned_abs() <= reach.0.unsigned_abs();
     let returning = |(job, attempt): (&Job, &Attempt)| {
         let need = attempt.rate().over(sharing.return_span);

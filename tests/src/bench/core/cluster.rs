@@ -1,7 +1,7 @@
 //! A cluster and its work, drawn from a fixed seed: accounts four deep, 150 users, jobs of distinct
 //! shapes and min runtimes, nodes that do what they are told, one thing at a time.
 
-use scheduler_core::{AccountRequest, Core, Cut, Event, Observation, Size as Budget};
+use scheduler_core::{AccountRequest, Core, Cut, Event, Observation, Policy, Size as Budget};
 use tidegate_model::{
     Bytes, CheckpointOffer, Commit, Gpu, GpuCount, JobSpec, NodeFacts, NodeId, NodeName, Order,
     SaveTarget, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
@@ -12,11 +12,11 @@ use super::BEGIN;
 
 /// How large.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
+pub struct Size {
     /// Of 8 GPUs each.
-    pub(super) nodes: u32,
+    pub nodes: u32,
     /// Jobs in the queue.
-    pub(super) waiting: u64,
+    pub waiting: u64,
 }
 
 /// GPUs that jobs ask, each as likely.
@@ -59,7 +59,9 @@ impl Drawn {
 
     /// The nodes and the accounts.
     pub(super) fn founding(&self) -> Vec<Event> {
-        let mut events = vec![Event::LeaderStarted];
+        let mut policy = Policy::default();
+        policy.max_live_jobs = policy.max_live_jobs.saturating_mul(2);
+        let mut events = vec![Event::LeaderStarted, Event::PolicyChanged(policy)];
         events.extend(
             (1..=self.size.nodes).map(|node| said(node, Some(facts(node)), Said::default())),
         );
