@@ -6,5 +6,8 @@
 #![allow(clippy::indexing_slicing, reason = "what is not there fails the test")]
 #![allow(clippy::print_stdout, reason = "what was counted is said with --nocapture")]
 
+mod charges;
 mod cycles;
 mod lab;
+mod ledger;
+mod shares;
