@@ -8,6 +8,7 @@
 
 mod charges;
 mod cycles;
+mod elders;
 mod lab;
 mod ledger;
 mod shares;
