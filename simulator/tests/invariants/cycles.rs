@@ -26,11 +26,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use scheduler_core::{
-    AccountId, Attempt, Books, Decision, Job, Policy, Right, SaveReason, Standing, WHOLE,
+    AccountId, Attempt, Books, Decision, Event, Job, Policy, Right, SaveReason, Standing, WHOLE,
 };
 use simulator::{EPOCH, Observer, Work, World, Wrong};
 use tidegate_model::{AttemptId, JobId, Span, Timestamp, UserId, WhileWaiting};
 
+use crate::conserving;
 use crate::lab::{self, pick};
 
 /// Submissions and pauses under one seed.
@@ -310,6 +311,9 @@ impl Chaos {
         policy.sharing.pass_every = Span::minutes(10);
         policy.sharing.return_span = Span::minutes(pick(&mut dice, &[15, 15, 5]));
         policy.silent_after = Span::hours(1);
+        if seed.is_multiple_of(2) {
+            policy.sharing.max_reservations = 0;
+        }
         let mut world = lab::world(&[8; 4], policy, Watcher::default());
         lab::divide(&mut world, &TREE);
         Self { dice, world }
@@ -327,7 +331,11 @@ impl Chaos {
             return self.submit();
         }
         let until = self.world.now().plus(Span::minutes(self.dice.u64(1..30)));
-        self.world.run_until(until)
+        self.world.run_until(until)?;
+        self.world.tell(&Event::DeadlineReached)?;
+        let idles = conserving::who_could_start(self.world.core(), self.world.now());
+        assert_eq!(idles, None, "at {}", self.world.now().since(EPOCH));
+        Ok(())
     }
 
     fn submit(&mut self) -> Result<(), Wrong> {

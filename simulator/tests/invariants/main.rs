@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "what was counted is said with --nocapture")]
 
 mod charges;
+mod conserving;
 mod cycles;
 mod elders;
 mod lab;
