@@ -1,6 +1,6 @@
 //! Who may ask for what: every request of people against every role, as one table.
 //!
-//! The job is of `owner` and runs in `p/x`; `above` manages `p`, `here` manages `p/x`, `elsewhere`
+//! The job is of `owner` and runs in `p/x`; `above` manages `p`, `here` manages `p/x` and `p/w`, `elsewhere`
 //! manages `q`, `member` and `reader` are named in `p/x`. `owner` was a member when it submitted, and
 //! is named nowhere any more. What is refused changes nothing and names the role that would do.
 //!
@@ -41,7 +41,7 @@ role root                   yes   yes  -     -    -         -      -      -     
 role p                      yes   yes  yes   -    -         -      -      -      -      a manager of p
 role p/x                    yes   yes  yes   yes  -         -      -      -      -      a manager of p/x
 submit p/x                  yes   yes  yes   yes  -         yes    -      -      -      a member or manager of p/x
-submit p/w                  yes   yes  yes   -    -         -      -      -      -      a member or manager of p/w
+submit p/w                  yes   yes  yes   yes  -         -      -      -      -      a member or manager of p/w
 cancel                      yes   yes  yes   yes  -         -      -      -      yes    its owner
 park                        yes   yes  yes   yes  -         -      -      -      yes    its owner
 release                     yes   yes  yes   yes  -         -      -      -      yes    its owner
@@ -80,6 +80,7 @@ fn prepared(root_is_managed: bool) -> (Lab, JobId) {
     }
     role(&mut lab, Some("p"), "above", Some(Role::Manager));
     role(&mut lab, Some("p/x"), "here", Some(Role::Manager));
+    role(&mut lab, Some("p/w"), "here", Some(Role::Manager));
     role(&mut lab, Some("q"), "elsewhere", Some(Role::Manager));
     role(&mut lab, Some("p/x"), "member", Some(Role::Member));
     role(&mut lab, Some("p/x"), "reader", Some(Role::Reader));
