@@ -171,10 +171,10 @@ fn outcome(lab: &Lab, event: &Event) -> (Option<String>, bool) {
     let (mut core, before): (_, Books) = (lab.core.clone(), lab.core.books().clone());
     let stamp = Stamp { at: lab.now(), seq: DecisionSeq(1_000_000) };
     let decisions = core.apply(stamp, event).unwrap();
-    let refusal = decisions.iter().find_map(|one| match one {
-        Decision::Refused(refusal) => Some(refusal.to_string()),
-        _ => None,
-    });
+    let refused = |one: &Decision| {
+        if let Decision::Refused(refusal) = one { Some(refusal.to_string()) } else { None }
+    };
+    let refusal = decisions.iter().find_map(refused);
     (refusal, *core.books() != before)
 }
 
