@@ -1,8 +1,8 @@
 //! Who may ask for what: every request of people against every role, as one table.
 //!
-//! The job is of `owner` and runs in `p/x`; `above` manages `p`, `here` manages `p/x` and `p/w`, `elsewhere`
+//! The jobs are of `owner`, in `p/x`; `above` manages `p`, `here` manages `p/x` and `p/w`, `elsewhere`
 //! manages `q`, `member` and `reader` are named in `p/x`. `owner` was a member when it submitted, and
-//! is named nowhere any more. What is refused changes nothing and names the role that would do.
+//! is named nowhere any more. What is refused changes nothing, and its words name who may.
 //!
 //! A change of the policy is not among them: it comes to the core without a name, after the
 //! coordinator's ingress has asked whether an admin sends it.
@@ -67,8 +67,15 @@ fn user(who: &str) -> UserId {
     UserId(WHO.iter().find(|(name, _)| *name == who).unwrap().1)
 }
 
-/// The tree, the people, a waiting job, a drained node and a silent one.
-fn prepared(root_is_managed: bool) -> (Lab, JobId) {
+/// The jobs of `owner`: a parked one, and one that is not.
+#[derive(Clone, Copy)]
+struct Jobs {
+    parked: JobId,
+    live: JobId,
+}
+
+/// The tree, the people, the jobs, a drained node and a silent one.
+fn prepared(root_is_managed: bool) -> (Lab, Jobs) {
     let mut lab = Lab::with_nodes(&[8, 8, 8]);
     lab.change_policy(|policy| {
         policy.admins.insert(user("admin"));
@@ -85,9 +92,10 @@ fn prepared(root_is_managed: bool) -> (Lab, JobId) {
     role(&mut lab, Some("p/x"), "member", Some(Role::Member));
     role(&mut lab, Some("p/x"), "reader", Some(Role::Reader));
     role(&mut lab, Some("p/x"), "owner", Some(Role::Member));
-    let job = lab.submit_as(user("owner"), spec(&lab, "p/x")).unwrap();
+    let parked = lab.submit_as(user("owner"), spec(&lab, "p/x")).unwrap();
     let request = JobRequest::Park;
-    lab.apply(&Event::JobRequested { job, by: user("owner"), request });
+    lab.apply(&Event::JobRequested { job: parked, by: user("owner"), request });
+    let live = lab.submit_as(user("owner"), spec(&lab, "p/x")).unwrap();
     role(&mut lab, Some("p/x"), "owner", None);
     if root_is_managed {
         role(&mut lab, None, "root", Some(Role::Manager));
@@ -96,7 +104,7 @@ fn prepared(root_is_managed: bool) -> (Lab, JobId) {
     lab.apply(&Event::AccountRequested { by: user("member"), request: ask.unwrap() });
     lab.drain(2);
     lab.pass_with(Span::hours(2), &[1, 2]);
-    (lab, job)
+    (lab, Jobs { parked, live })
 }
 
 fn role(lab: &mut Lab, path: Option<&str>, who: &str, role: Option<Role>) {
@@ -138,23 +146,24 @@ fn request_of(words: &str) -> Option<AccountRequest> {
     })
 }
 
-fn event_of(lab: &Lab, words: &str, job: JobId, by: UserId) -> Event {
+fn event_of(lab: &Lab, words: &str, jobs: Jobs, by: UserId) -> Event {
     if let Some(request) = request_of(words) {
         return Event::AccountRequested { by, request };
     }
     let (verb, what) = words.split_once(' ').unwrap_or((words, ""));
     let node = || what.parse().unwrap();
-    let about = |request| Event::JobRequested { job, by, request };
+    let job = jobs.live;
+    let about = |job, request| Event::JobRequested { job, by, request };
     match verb {
         "submit" => {
             let (key, spec) = (SubmitKey(5), Box::new(spec(lab, what)));
             Event::JobSubmitted { key, user: by, spec }
         }
         "cancel" => Event::CancelRequested { job, by },
-        "park" => about(JobRequest::Park),
-        "release" => about(JobRequest::Release),
-        "allow-elder" => about(JobRequest::AllowElder),
-        "drop-reservation" => about(JobRequest::DropReservation),
+        "park" => about(job, JobRequest::Park),
+        "release" => about(jobs.parked, JobRequest::Release),
+        "allow-elder" => about(job, JobRequest::AllowElder),
+        "drop-reservation" => about(job, JobRequest::DropReservation),
         "drain" => {
             let (node, reason) = (node(), "why".to_owned());
             Event::DrainRequested { node, by, reason, wanted_by: None }
@@ -179,7 +188,7 @@ fn outcome(lab: &Lab, event: &Event) -> (Option<String>, bool) {
 }
 
 /// Says all cells that are otherwise.
-fn check(table: &str, (lab, job): &(Lab, JobId)) {
+fn check(table: &str, (lab, jobs): &(Lab, Jobs)) {
     let mut rows = table.lines().filter(|line| !line.is_empty());
     let columns: Vec<_> = rows.next().unwrap().split_whitespace().collect();
     let mut wrong = Vec::new();
@@ -188,11 +197,9 @@ fn check(table: &str, (lab, job): &(Lab, JobId)) {
         let cells: Vec<_> = cells.take(columns.len()).collect();
         let needed = row.rsplit_once("   ").unwrap().1.trim();
         for (who, cell) in columns.iter().zip(cells) {
-            let (refusal, changed) = outcome(lab, &event_of(lab, words, *job, user(who)));
+            let (refusal, changed) = outcome(lab, &event_of(lab, words, *jobs, user(who)));
             let as_it_must = match (cell, &refusal) {
-                ("yes", None) => {
-                    changed || ["park", "drop-reservation", "lost n3"].contains(&words)
-                }
+                ("yes", None) => changed || ["drop-reservation", "lost n3"].contains(&words),
                 ("-", Some(why)) => why.contains(needed) && !changed,
                 _ => false,
             };
