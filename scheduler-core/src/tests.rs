@@ -2,6 +2,7 @@
 
 mod lab;
 mod properties;
+mod roles;
 mod rules;
 mod sharing;
 mod victims;

@@ -64,13 +64,15 @@ pub(crate) struct Agent {
     /// Since when nobody hears it.
     pub(crate) silent: Option<Timestamp>,
     processes: BTreeMap<TaskId, Process>,
+    /// When processes ran here, by the node's own clock; none = still.
+    pub(crate) ran: BTreeMap<TaskId, (Timestamp, Option<Timestamp>)>,
     outbox: Outbox,
 }
 
 impl Agent {
     pub(crate) fn new(name: NodeName, facts: NodeFacts) -> Self {
-        let (processes, outbox) = (BTreeMap::new(), Outbox::default());
-        Self { name, facts, silent: None, processes, outbox }
+        let (processes, ran, outbox) = (BTreeMap::new(), BTreeMap::new(), Outbox::default());
+        Self { name, facts, silent: None, processes, ran, outbox }
     }
 
     /// Does what is wanted, and says what follows from it later.
@@ -148,6 +150,7 @@ impl Agent {
         let starting = self.processes.get_mut(&id).filter(|one| one.phase == Phase::Starting);
         if let Some(process) = starting {
             process.phase = Phase::Running { since: now };
+            self.ran.insert(id, (now, None));
             self.tell(id);
         }
     }
@@ -161,6 +164,7 @@ impl Agent {
             Phase::Ended { .. } => return,
         };
         process.phase = Phase::Ended { exit, ran };
+        self.ran.entry(id).and_modify(|(_, until)| *until = Some(now));
         self.tell(id);
     }
 

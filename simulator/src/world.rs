@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use tidegate_model::{
-    AttemptId, DecisionSeq, JobId, JobSpec, NodeId, NodeName, Span, SubmitKey, Timestamp, UserId,
+    AttemptId, DecisionSeq, JobId, JobSpec, NodeId, NodeName, Span, SubmitKey, TaskId, Timestamp,
+    UserId,
 };
 
 use scheduler_core::{Books, Broken, Core, Decision, Event, Observation, Policy, Stamp, Violation};
@@ -125,6 +126,13 @@ impl<O: Observer> World<O> {
     /// Work of the job that is done: what is safe, and what its running attempt has done since.
     pub fn progress(&self, job: JobId) -> Span {
         self.works.get(&job).map_or(Span::ZERO, |work| work.kept(self.now))
+    }
+
+    /// When the task's processes ran, as its node saw it: not what the scheduler heard of it. None
+    /// = never; an end of none = still, or nobody saw it.
+    pub fn ran(&self, task: TaskId) -> Option<(Timestamp, Option<Timestamp>)> {
+        let node = self.replay.task(task)?.place.node;
+        self.agents.get(&node)?.ran.get(&task).copied()
     }
 
     /// The present.
