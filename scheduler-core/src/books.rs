@@ -242,8 +242,10 @@ impl Job {
 /// Nodes promised to a waiting job from an instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
-    /// When it was made: older ones go first.
+    /// When it was made.
     pub made: Timestamp,
+    /// Older ones go first: grows with every one that is made while others stand.
+    pub order: u64,
     /// The nodes, and how many GPUs of each.
     pub nodes: Vec<(NodeId, GpuCount)>,
     /// From when.

@@ -63,7 +63,7 @@ pub(crate) struct Index {
     /// Attempts that are asked to save and are not told to stop, by request.
     pub(crate) saving: BTreeSet<(DecisionSeq, AttemptId)>,
     /// Firm reservations, the oldest first.
-    pub(crate) reservations: BTreeSet<(Timestamp, JobId)>,
+    pub(crate) reservations: BTreeSet<(u64, JobId)>,
     /// GPUs in the hands of protected attempts, by attempt.
     pub(crate) protected_gpus: u64,
 }
@@ -241,6 +241,14 @@ impl Job {
         pending || self.waiting_run().is_some()
     }
 
+    /// Whether it still waits for protected time, whatever its Free run is doing.
+    fn has_not_begun(&self) -> bool {
+        let free = |run: &Attempt| run.standing == Standing::Free && !run.was_protected();
+        let runs_free = self.active_attempt().is_some_and(free);
+        let kept = self.parked.is_some() || self.cancelled_by.is_some();
+        self.is_startable() || runs_free && !kept
+    }
+
     /// Whether it is ordinary: with a min runtime, and not small.
     pub(crate) fn is_ordinary(&self, sharing: &Sharing) -> bool {
         let m = self.spec.min_runtime;
@@ -288,14 +296,11 @@ impl Index {
     fn enter_waiting(&mut self, job: &Job, sharing: &Sharing) {
         if job.wants_protected() {
             self.protected.insert(job, sharing);
-            if job.is_ordinary(sharing) {
-                let elders = match job.elder {
-                    Some(_) => &mut self.elders,
-                    None => &mut self.ordinary,
-                };
-                let since = job.elder.unwrap_or(job.waits_since);
-                elders.entry(job.account).or_default().insert((since, job.id));
-            }
+        }
+        if job.has_not_begun() && job.is_ordinary(sharing) {
+            let elders = if job.elder.is_some() { &mut self.elders } else { &mut self.ordinary };
+            let since = job.elder.unwrap_or(job.waits_since);
+            elders.entry(job.account).or_default().insert((since, job.id));
         }
         if job.is_startable() && job.runs_free() {
             self.free.insert(job, sharing);
@@ -304,7 +309,7 @@ impl Index {
             self.carried.entry(job.account).or_default().insert(job.id);
         }
         if let Some(reservation) = &job.reservation {
-            self.reservations.insert((reservation.made, job.id));
+            self.reservations.insert((reservation.order, job.id));
         }
     }
 
@@ -360,14 +365,11 @@ impl Index {
     fn leave_waiting(&mut self, job: &Job, sharing: &Sharing) {
         if job.wants_protected() {
             self.protected.remove(job, sharing);
-            if job.is_ordinary(sharing) {
-                let elders = match job.elder {
-                    Some(_) => &mut self.elders,
-                    None => &mut self.ordinary,
-                };
-                let since = job.elder.unwrap_or(job.waits_since);
-                remove_from(elders, job.account, &(since, job.id));
-            }
+        }
+        if job.has_not_begun() && job.is_ordinary(sharing) {
+            let elders = if job.elder.is_some() { &mut self.elders } else { &mut self.ordinary };
+            let since = job.elder.unwrap_or(job.waits_since);
+            remove_from(elders, job.account, &(since, job.id));
         }
         if job.is_startable() && job.runs_free() {
             self.free.remove(job, sharing);
@@ -376,7 +378,7 @@ impl Index {
             remove_from(&mut self.carried, job.account, &job.id);
         }
         if let Some(reservation) = &job.reservation {
-            self.reservations.remove(&(reservation.made, job.id));
+            self.reservations.remove(&(reservation.order, job.id));
         }
     }
 

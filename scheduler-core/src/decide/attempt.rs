@@ -4,7 +4,7 @@ use tidegate_model::{AttemptId, NodeId, SaveDelivery, Span, TaskExit, Timestamp}
 
 use crate::books::{Attempt, Books, Job, JobState};
 use crate::decide::leave::grace_ends;
-use crate::decide::spots::start_limit;
+use crate::decide::spots::{save_grace, start_limit};
 use crate::decision::{
     Decision, Excuse, Excused, JobOutcome, Outcome, ParkReason, Standing, StopReason,
 };
@@ -255,6 +255,12 @@ impl View<'_> {
         let ours = self.attempt.stop.is_some_and(|stop| {
             matches!(stop.why, StopReason::StartTimeout | StopReason::PlanFailed)
         });
+        // Who ran free while it waits, and was given less than the grace it asked for, had no chance.
+        let hurried = self.job.spec.min_runtime > Span::ZERO && self.attempt.save.is_some() && {
+            let own = self.job.spec.checkpoint.as_ref().map(|offer| offer.grace);
+            own.is_some_and(|own| save_grace(self.books, self.job, self.attempt) < own)
+        };
+        let ours = ours || hurried && outcome != Outcome::Lost;
         let counts = self.job.spec.checkpoint.is_some() || outcome == Outcome::Lost;
         if self.attempt.committed.is_some() {
             0

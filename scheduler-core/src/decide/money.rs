@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tidegate_model::{Span, Timestamp, UserId};
 
 use crate::accounts::{AccountId, Sheet, WHOLE};
-use crate::books::{Books, Job};
+use crate::books::{Attempt, Books, Job};
 use crate::decision::{Grounds, Right, Standing};
 use crate::money::{Amount, Weight};
 
@@ -182,11 +182,14 @@ impl<'books> Money<'books> {
     }
 
     /// By which right the claimant may displace an attempt of `victim` that stands so, if by any.
+    /// `lapses`: promises that count in the victim's claim and lapse when it, and whoever leaves
+    /// with it, leaves; else it could come back by the very right by which it was displaced.
     pub(crate) fn right(
         &self,
         claimant: &Claimant<'_>,
         victim: &Job,
         standing: Standing,
+        lapses: Amount,
     ) -> Option<Grounds> {
         let whole = |rule| Some(Grounds::plain(rule));
         // Else two small jobs of one user would displace each other in turn.
@@ -198,8 +201,12 @@ impl<'books> Money<'books> {
             Standing::Funded if claimant.small && !(same_user && victim_small) => {
                 whole(Right::Small)
             }
-            Standing::Funded if victim.account != claimant.leaf => self.by_ratio(claimant, victim),
-            Standing::Funded if victim.user != claimant.user => self.by_claim(claimant, victim),
+            Standing::Funded if victim.account != claimant.leaf => {
+                self.by_ratio(claimant, victim, lapses)
+            }
+            Standing::Funded if victim.user != claimant.user => {
+                self.by_claim(claimant, victim, lapses)
+            }
             Standing::Funded => {
                 let first = claimant.job.spec.own_order < victim.spec.own_order;
                 first.then(|| whole(Right::OwnOrder)).flatten()
@@ -207,17 +214,36 @@ impl<'books> Money<'books> {
         }
     }
 
+    /// What of a victim's promise lapses when it leaves.
+    pub(crate) fn lapse(&self, attempt: &Attempt) -> Amount {
+        let until = attempt.promised_until.filter(|_| attempt.standing == Standing::Funded);
+        until.map_or(Amount::ZERO, |until| attempt.rate().over(until.since(self.now)))
+    }
+
+    /// Where the claim of a victim is compared: the child of the lowest common ancestor on its side,
+    /// and within one account its user.
+    pub(crate) fn compared(
+        &self,
+        claimant: &Claimant<'_>,
+        victim: &Job,
+    ) -> (AccountId, Option<UserId>) {
+        match self.below_common(claimant.leaf, victim.account) {
+            Some((_, theirs)) => (theirs, None),
+            None => (victim.account, Some(victim.user)),
+        }
+    }
+
     /// Between accounts: (claim + ask) / B + slack <= claim / B, for the children of the lowest
     /// common ancestor.
-    fn by_ratio(&self, claimant: &Claimant<'_>, victim: &Job) -> Option<Grounds> {
+    fn by_ratio(&self, claimant: &Claimant<'_>, victim: &Job, lapses: Amount) -> Option<Grounds> {
         let (mine, theirs) = self.below_common(claimant.leaf, victim.account)?;
         let (mine, theirs) = (self.sheet.row(mine), self.sheet.row(theirs));
-        let asked = mine.claim + claimant.ask;
+        let (asked, had) = (mine.claim + claimant.ask, theirs.claim - lapses);
         let slack = mine.budget.part(self.books.policy.sharing.slack.into(), WHOLE.into());
         let left = (asked + slack).0.saturating_mul(theirs.budget.0);
-        let right = theirs.claim.0.saturating_mul(mine.budget.0);
+        let right = had.0.saturating_mul(mine.budget.0);
         let entitled = mine.budget > Amount::ZERO && left <= right;
-        let (claimant, victim) = ((asked, mine.budget), (theirs.claim, theirs.budget));
+        let (claimant, victim) = ((asked, mine.budget), (had, theirs.budget));
         entitled.then_some(Grounds { rule: Right::Ratio, claimant, victim })
     }
 
@@ -235,12 +261,12 @@ impl<'books> Money<'books> {
     }
 
     /// Within one account: claim + ask + 1 % of B <= claim, of the users.
-    fn by_claim(&self, claimant: &Claimant<'_>, victim: &Job) -> Option<Grounds> {
+    fn by_claim(&self, claimant: &Claimant<'_>, victim: &Job, lapses: Amount) -> Option<Grounds> {
         let leaf = claimant.leaf;
         let budget = self.sheet.row(leaf).budget;
         let slack = budget.part(self.books.policy.sharing.slack.into(), WHOLE.into());
         let asked = self.user_claim(leaf, claimant.user) + claimant.ask;
-        let theirs = self.user_claim(leaf, victim.user);
+        let theirs = self.user_claim(leaf, victim.user) - lapses;
         let (claimant, victim) = ((asked, budget), (theirs, budget));
         let entitled = asked + slack <= theirs;
         entitled.then_some(Grounds { rule: Right::SmallerClaim, claimant, victim })

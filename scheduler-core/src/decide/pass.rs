@@ -12,7 +12,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tidegate_model::{AttemptId, JobId, NodeId, Timestamp, UserId};
+use tidegate_model::{AttemptId, GpuCount, JobId, NodeId, Timestamp, UserId};
 
 pub(crate) use self::bids::Bid;
 use self::bids::{Form, ShapeKey, Shapes};
@@ -147,18 +147,38 @@ impl<'books> Pass<'books> {
         Some(vec![Decision::SaveOrdered { attempt: run.id, why }])
     }
 
-    /// A reservation whose nodes left service, or were let go too late, has others.
+    /// A reservation whose nodes left service, or were let go too late, has others; one whose own
+    /// nodes are to be had earlier has them then.
     fn moved(&self, job: &'books Job, held: &Reservation) -> Option<Vec<Decision>> {
-        let in_service = |node: &NodeId| self.spots().iter().any(|spot| spot.node.id == *node);
+        let in_service = |node: &NodeId| self.spot(*node).is_some();
         let gone = !held.nodes.iter().all(|(node, _)| in_service(node));
         if !gone && held.at > self.now {
-            return None;
+            return self.earlier(job, held);
         }
         let (nodes, at) = self.firm_place(job)?;
         let cause = if gone { MoveCause::NodeGone } else { MoveCause::LateRelease };
         let moved = nodes != held.nodes || at > held.at;
         (moved && at > self.now)
             .then(|| vec![Decision::ReservationMoved { job: job.id, nodes, at, cause }])
+    }
+
+    /// On its own nodes only: elsewhere it might come before others that were told their instants.
+    fn earlier(&self, job: &'books Job, held: &Reservation) -> Option<Vec<Decision>> {
+        let had = |(node, gpus): &(NodeId, GpuCount)| {
+            self.spot(*node)?.firm_instant(self.books, job.id, *gpus, self.now)
+        };
+        let instants = held.nodes.iter().map(had).collect::<Option<Vec<_>>>()?;
+        let at = instants.into_iter().max()?;
+        // Less is not worth a record.
+        let worth = at.plus(self.books.policy.sharing.pass_every) <= held.at;
+        let (nodes, cause) = (held.nodes.clone(), MoveCause::Earlier);
+        worth.then(|| vec![Decision::ReservationMoved { job: job.id, nodes, at, cause }])
+    }
+
+    /// The node, if it takes work.
+    pub(crate) fn spot(&self, node: NodeId) -> Option<&Spot<'books>> {
+        let spots = self.spots();
+        spots.binary_search_by_key(&node, |spot| spot.node.id).ok().and_then(|at| spots.get(at))
     }
 
     /// Every funded elder starts, turns protected where it runs, or gets a firm reservation.

@@ -19,6 +19,7 @@ use crate::decide::gang::Shape;
 use crate::decide::money::{Claimant, Money};
 use crate::decide::spots::{Occupant, Spot};
 use crate::decision::{Grounds, Right, SaveReason, Standing};
+use crate::money::Amount;
 use crate::observations::Observations;
 
 /// Saving and restoring of a job of which nothing is known yet.
@@ -104,7 +105,8 @@ impl Search<'_, '_> {
         if !attempt.is_displaceable() || job.id == self.claimant.job.id {
             return None;
         }
-        let grounds = self.money.right(&self.claimant, job, attempt.standing);
+        let lapse = self.money.lapse(attempt);
+        let grounds = self.money.right(&self.claimant, job, attempt.standing, lapse);
         let grounds = if self.firm && attempt.standing != Standing::Protected {
             Some(Grounds::plain(Right::Reservation))
         } else {
@@ -153,16 +155,25 @@ impl Search<'_, '_> {
         (cost, Choice { spots: chosen.spots, victims })
     }
 
-    /// Every right once more, on the pruned set.
+    /// Every right once more, on the pruned set: what lapses together is not compared.
     fn checked(&self, choice: Choice) -> Option<Choice> {
-        let holds = |id: &AttemptId| {
-            let books = self.money.books;
-            let victim = books.jobs.get(&id.job).zip(books.attempt(*id));
-            victim.is_some_and(|(job, attempt)| {
-                self.firm || self.money.right(&self.claimant, job, attempt.standing).is_some()
-            })
+        if self.firm {
+            return Some(choice);
+        }
+        let (money, claimant) = (&self.money, &self.claimant);
+        let victims: Vec<_> =
+            choice.victims.keys().filter_map(|id| money.books.with_job(*id)).collect();
+        let mut lapses: BTreeMap<_, Amount> = BTreeMap::new();
+        for (job, attempt) in &victims {
+            let sum = lapses.entry(money.compared(claimant, job)).or_default();
+            *sum += money.lapse(attempt);
+        }
+        let holds = |(job, attempt): &(&Job, &Attempt)| {
+            let lapse = lapses.get(&money.compared(claimant, job)).copied().unwrap_or_default();
+            money.right(claimant, job, attempt.standing, lapse).is_some()
         };
-        choice.victims.keys().all(holds).then_some(choice)
+        let all = victims.len() == choice.victims.len() && victims.iter().all(holds);
+        all.then_some(choice)
     }
 }
 

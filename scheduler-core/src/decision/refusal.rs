@@ -71,7 +71,10 @@ impl fmt::Display for Refusal {
                 write!(out, "no node is named {node}; `tidegate nodes` lists them")
             }
             Self::NotYours(job) => {
-                write!(out, "{job} belongs to another user; its owner or an admin may do this")
+                write!(
+                    out,
+                    "{job} belongs to another user; its owner, a manager of its account or an admin may do this"
+                )
             }
             Self::AdminOnly => out.write_str("only an admin of the cluster may do this"),
             Self::KeyReused { job } => {

@@ -92,7 +92,9 @@ impl Books {
             }),
             Decision::ReservationMade { job, nodes, at, pledge } => {
                 let nodes = nodes.clone();
-                let held = Reservation { made: stamp.at, nodes, at: *at, pledge: *pledge };
+                let last = self.index.reservations.last().map_or(0, |(order, _)| *order);
+                let (made, order) = (stamp.at, last.saturating_add(1));
+                let held = Reservation { made, order, nodes, at: *at, pledge: *pledge };
                 self.reserve(*job, held)
             }
             Decision::ReservationMoved { job, nodes, at, cause: _ } => {

@@ -245,6 +245,10 @@ fn serve_to_the_end(lab: &mut Lab) {
         lab.resume(node);
     }
     let heard: Vec<_> = (1..=NODES).collect();
+    // The small first: together they never exceed what is there.
+    for account in ["b", "a", "default", "b/x", "b/y"] {
+        lab.set(account, 1);
+    }
     for (account, percent) in [("b", 30), ("a", 50), ("default", 20), ("b/x", 60), ("b/y", 40)] {
         lab.set(account, percent);
     }

@@ -9,27 +9,15 @@
 //! * **Funded.** The first elder that waits for budget is funded once the windows of its accounts have
 //!   slid out what they lack; Funded work makes room within `settle`, and so does that of other
 //!   accounts which are above their limits below the same ancestor. An hour is for the passes.
-//! * **Started.** Its instant comes at most one turn after that of the last firm reservation that was
-//!   older when its own was made, or after its own was made if none was: the longest protection, the
-//!   time to start, and the time in which all who leave have left, the rounds of the gate, grace, kill
-//!   and verification. It starts when those have left. If each of p older ones came as late after the one before it, that is the
-//!   (1 + p)-fold of the rule.
-//!
-//! Two cases are left out of the last. Reservations made at one instant, and those behind them: they
-//! count as older and younger by the jobs' numbers, not as they were made, so that the first may be
-//! moved behind the second. And an instant that was found behind others is kept when those end
-//! early and the nodes go to work that is protected until before it: then the last of few older
-//! reservations may itself be later than as many turns from now, and who comes after it waits longer
-//! than the rule's bound.
-//!
-//! The second is held where no ordinary job runs Free while it waits, under every other seed. An elder
-//! whose Free run is placed and does not run yet, or is asked to leave, is not known as a waiting one;
-//! then others of its leaf start on budget that it waits for.
+//! * **Started.** Its instant comes at most `1 + p` turns after its reservation was made, p = firm
+//!   reservations that were older then: the longest protection, the time to start, and the time in
+//!   which all who leave have left, the rounds of the gate, grace, kill and verification. It starts
+//!   when those have left.
 //!
 //! Small jobs are left out: they may claim what slides out before the elder does, up to their own
 //! limits (`shares`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use scheduler_core::{
     AccountId, Books, Decision, Job, JobState, Policy, ROOT, Rate, Standing, WHOLE, Weight,
@@ -42,12 +30,10 @@ use crate::lab::{self, pick};
 const STEP: Span = Span::minutes(15);
 const LONGEST: Span = Span::hours(4);
 
-/// Holds the instants of reservations to those before them.
+/// Holds the instants of reservations to the number of those before them.
 #[derive(Default)]
 struct Instants {
     made: usize,
-    /// Reservations made at one instant, and those made while one of them was held.
-    tied: BTreeSet<JobId>,
     wrong: Vec<String>,
 }
 
@@ -55,19 +41,12 @@ impl Observer for Instants {
     fn saw(&mut self, before: &Books, now: Timestamp, decision: &Decision) {
         let Decision::ReservationMade { job, at, .. } = decision else { return };
         self.made += 1;
-        let held = || before.jobs.values().filter(|other| other.reservation.is_some());
-        let older = || held().filter_map(|other| Some((other.id, other.reservation.as_ref()?)));
-        self.tied.retain(|tied| held().any(|other| other.id == *tied));
-        let twins = older().filter(|(_, held)| held.made == now).map(|(id, _)| id);
-        self.tied.extend(twins.collect::<Vec<_>>());
-        if !self.tied.is_empty() {
-            self.tied.insert(*job);
-        }
-        let latest = older().map(|(_, held)| held.at).fold(now, Timestamp::max);
+        let older = before.jobs.values().filter(|other| other.reservation.is_some()).count();
+        let turns = 1 + u64::try_from(older).unwrap_or(u64::MAX);
         let (turn, _) = one_turn(before);
-        if *at > latest.plus(turn) {
-            let (at, latest) = (at.since(EPOCH), latest.since(EPOCH));
-            self.wrong.push(format!("{job} is to start at {at}, the one before at {latest}"));
+        if *at > now.plus(Span(turn.0 * turns)) {
+            let after = at.since(now);
+            self.wrong.push(format!("{job}, behind {older}, is to start {after} from now"));
         }
     }
 }
@@ -147,7 +126,7 @@ impl Line {
             named(books, *leaf, line, now);
             let elders = line.iter().filter(|job| job.elder.is_some());
             let first = elders.filter(|job| job.reservation.is_none());
-            let first = first.min_by_key(|job| (job.elder, job.id)).filter(|_| !self.free);
+            let first = first.min_by_key(|job| (job.elder, job.id));
             if let Some(first) = first {
                 let by = self.funded_by.entry(first.id).or_insert_with(|| {
                     self.counts.1 += 1;
@@ -160,15 +139,14 @@ impl Line {
         self.funded_by.retain(|id, _| books.jobs.get(id).is_some_and(|job| job.elder.is_some()));
         let all = books.jobs.values();
         let reserved: Vec<_> = all.filter(|job| job.reservation.is_some()).collect();
-        let tied = &self.world.observer.tied;
-        for job in reserved.iter().filter(|job| !tied.contains(&job.id)) {
+        for job in &reserved {
             let at = job.reservation.as_ref().map_or(now, |held| held.at);
             let (_, leave) = one_turn(books);
             let by = self.started_by.entry(job.id).or_insert_with(|| at.plus(leave).plus(STEP));
             let late = format!("{} waits for its reservation at {}", job.id, now.since(EPOCH));
             assert!(now <= *by, "{late}, not only until {}", by.since(EPOCH));
         }
-        let held = |id: &JobId| reserved.iter().any(|job| job.id == *id) && !tied.contains(id);
+        let held = |id: &JobId| reserved.iter().any(|job| job.id == *id);
         self.started_by.retain(|id, _| held(id));
         let named = books.jobs.values().filter(|job| job.elder.is_some());
         self.counts.0 +=
@@ -184,8 +162,7 @@ fn waits(job: &Job, now: Timestamp) -> bool {
         && match job.state {
             JobState::Pending { not_before } => not_before <= now,
             JobState::Active { .. } => job.active_attempt().is_some_and(|attempt| {
-                let free = attempt.running.is_some() && !attempt.was_protected();
-                free && attempt.is_displaceable() && attempt.standing == Standing::Free
+                !attempt.was_protected() && attempt.standing == Standing::Free
             }),
             JobState::Ended { .. } => false,
         }

@@ -83,6 +83,7 @@ pub(super) fn job(message: wire::Job) -> Result<Job, WireError> {
 fn reservation_message(reservation: &Reservation) -> wire::Reservation {
     wire::Reservation {
         made_ms: reservation.made.0,
+        order: reservation.order,
         nodes: parts::shares_message(&reservation.nodes),
         at_ms: reservation.at.0,
         pledge: amount_bytes(reservation.pledge.0),
@@ -92,6 +93,7 @@ fn reservation_message(reservation: &Reservation) -> wire::Reservation {
 fn reservation(message: wire::Reservation) -> Result<Reservation, WireError> {
     Ok(Reservation {
         made: Timestamp(message.made_ms),
+        order: message.order,
         nodes: parts::shares(message.nodes)?,
         at: Timestamp(message.at_ms),
         pledge: translate::money(&message.pledge, "Reservation.pledge")?,

@@ -59,7 +59,9 @@ impl<'books> Pass<'books> {
         // It will be Funded at best: then the ratios decide, or a firm reservation.
         let right = |occupant: &Occupant<'books>| {
             let then = occupant.attempt.standing.max(Standing::Funded);
-            self.money.right(&one.claimant, occupant.job, then).is_some()
+            // What is promised to it lapses before the GPUs come.
+            let lapse = self.money.lapse(occupant.attempt);
+            self.money.right(&one.claimant, occupant.job, then, lapse).is_some()
         };
         // Between accounts the ratios alone decide, whoever it is.
         let mut by_account: Vec<Option<bool>> = Vec::new();

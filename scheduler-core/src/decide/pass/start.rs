@@ -10,6 +10,7 @@ use crate::decide::money::Claimant;
 use crate::decide::spots::{Spot, start_limit};
 use crate::decide::victims::{Choice, EXACT_AMONG, Search};
 use crate::decision::{Decision, Standing};
+use crate::money::Amount;
 use crate::policy::{Kind, part_of};
 
 impl<'books> Pass<'books> {
@@ -157,7 +158,7 @@ impl<'books> Pass<'books> {
         let claimant = &one.claimant;
         self.funded_jobs()
             .iter()
-            .any(|job| self.money.right(claimant, job, Standing::Funded).is_some())
+            .any(|job| self.money.right(claimant, job, Standing::Funded, Amount::ZERO).is_some())
     }
 
     pub(super) fn start_free(&mut self, job: &'books Job) -> Option<Vec<Decision>> {
@@ -222,7 +223,7 @@ impl<'books> Pass<'books> {
         let until = self.now.plus(claimant.protect);
         let in_order = self.money.funding(&claimant).is_ok() && self.within_cap(&claimant);
         let stays = run.tasks.iter().all(|task| {
-            let spot = self.spots().iter().find(|spot| spot.node.id == task.place.node);
+            let spot = self.spot(task.place.node);
             spot.is_some_and(|spot| spot.before_firm(job.id, until))
         });
         (in_order && stays).then(|| {
