@@ -16,7 +16,8 @@ pub(crate) use self::cluster::{
     CompletionsArgs, DrainArgs, NodeArgs, NodeCommand, NodesArgs, PolicyCommand,
 };
 pub(crate) use self::jobs::{
-    CancelArgs, HandOver, JobArgs, JobsArgs, LogsArgs, ReservationCommand, RunArgs, SubmitArgs,
+    CancelArgs, ExplainArgs, HandOver, JobArgs, JobsArgs, LogsArgs, ReservationCommand, RunArgs,
+    SubmitArgs,
 };
 use crate::connect::SOCKET_ENV;
 use crate::{exit, external, jobfile};
@@ -71,8 +72,11 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  tidegate job job-7")]
     Job(JobArgs),
     /// Say why a job is where it is, with the numbers
-    #[command(after_help = "Example:\n  tidegate explain job-7")]
-    Explain(JobArgs),
+    #[command(after_help = "Examples:\n  tidegate explain job-7\n  tidegate explain job-7 --at \
+                            -2h\n  tidegate explain job-7 --at 2026-12-01T08:00:00Z\n\nOf a past \
+                            instant the newest decisions about the job are told too, with the\n\
+                            journal records that hold them.")]
+    Explain(ExplainArgs),
     /// Cancel jobs
     #[command(after_help = "Example:\n  tidegate cancel job-7 job-8")]
     Cancel(CancelArgs),
@@ -193,6 +197,15 @@ mod tests {
     #[test]
     fn ids_spans_and_pairs_are_refused_with_what_is_accepted() {
         check("tidegate job job-7", "accepted");
+        for at in ["-2h", "2026-12-01T08:00:00Z", "1764576000000"] {
+            check(&format!("tidegate explain job-7 --at {at}"), "accepted");
+        }
+        check(
+            "tidegate explain job-7 --at 2h",
+            "error: invalid value '2h' for '--at <TIME>': \"2h\" is no time: expected -2h for two \
+             hours ago, an instant like 2026-12-01T08:00:00Z or 2026-12-01T08:00:00+01:00, or \
+             milliseconds since 1970",
+        );
         check("tidegate run --env A=b=c -- true", "accepted");
         check(
             "tidegate job 7",

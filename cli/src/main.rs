@@ -11,6 +11,7 @@ mod budget;
 mod connect;
 mod dry_run;
 mod exit;
+mod explain;
 mod external;
 mod follow;
 mod job_changes;
@@ -69,7 +70,7 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => submit_and_follow(api, *args, json).await,
         Command::Jobs(args) => jobs::list(api, args, json).await,
         Command::Job(args) => jobs::show(api, &args, json).await,
-        Command::Explain(args) => jobs::explain(api, &args, json).await,
+        Command::Explain(args) => explain::explain(api, &args, json).await,
         Command::Cancel(args) => jobs::cancel(api, args, json).await,
         Command::Park(args) => job_changes::park(api, &args, json).await,
         Command::Release(args) => job_changes::release(api, &args, json).await,

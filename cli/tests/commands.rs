@@ -285,6 +285,9 @@ fn an_explanation_is_told_in_sentences_or_with_its_numbers() {
     let sentences = "job-7: AwaitingNodes\n  8 GPUs are asked.\n  2 are idle.\n\n  gpus       8\n  \
                      gpus_idle  2\n";
     assert_eq!(ran, told(0, sentences, ""));
+    let ran = coordinator.tidegate(&["explain", "job-7", "--at", "-2h"]);
+    let words = "error: the coordinator is older than this command and tells of now only\n";
+    assert_eq!(ran, told(2, "", words));
     let ran = coordinator.tidegate(&["explain", "job-7", "--json"]);
     let expected = json!({
         "job": "job-7", "reason": "AwaitingNodes",

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod ingress;
 pub mod journal;
 pub mod outbox;
+pub mod past;
 pub mod replay;
 pub mod report;
 pub mod run;

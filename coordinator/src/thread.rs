@@ -120,6 +120,12 @@ impl Handle {
         Ok(())
     }
 
+    /// The engine's time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// Asks, and waits for the durable answer.
     ///
     /// # Errors

@@ -238,6 +238,7 @@ impl Tidegate for Scripted {
             reason: "AwaitingNodes".into(),
             lines: vec!["8 GPUs are asked.".into(), "2 are idle.".into()],
             numbers: [("gpus".to_owned(), 8), ("gpus_idle".to_owned(), 2)].into(),
+            ..v1::ExplainReply::default()
         }))
     }
 

@@ -1,5 +1,7 @@
 //! The API that the command line and other clients speak.
 
+mod explain;
+
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ use crate::engine::Answer;
 use crate::thread::{Handle, Message};
 use crate::translate::{policy, policy_message};
 use crate::view::View;
+
+pub use self::explain::Past;
 
 /// Most jobs in one page of a list.
 const MAX_PAGE: usize = 10_000;
@@ -32,6 +36,8 @@ pub struct Api {
     pub engine: Handle,
     /// The agents that are connected.
     pub links: Arc<Links>,
+    /// The store, for what was.
+    pub past: Past,
 }
 
 /// Who asks: what the kernel says of the other end of the socket.
@@ -185,18 +191,7 @@ impl v1::tidegate_server::Tidegate for Api {
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::ExplainReply>, Status> {
-        let id = job_id(&request.into_inner().job)?;
-        let view = self.view().await?;
-        find(&view, id)?;
-        let explained = view.core.explain(view.at, id);
-        let explained = explained.ok_or_else(|| Status::internal("a known job has a reason"))?;
-        let numbers = messages::numbers(&explained);
-        Ok(Response::new(v1::ExplainReply {
-            job: id.to_string(),
-            reason: messages::reason(explained.reason).to_owned(),
-            numbers,
-            lines: explained.lines,
-        }))
+        self.explained(request.into_inner()).await.map(Response::new)
     }
 
     async fn cancel(

@@ -11,7 +11,7 @@ use tidegate_proto::journal::v1::event::Event as Kind;
 use tidegate_proto::{WireError, parsed, required};
 
 /// The event as the record has it.
-pub(super) fn told(bytes: &[u8]) -> Result<Kind, WireError> {
+pub(crate) fn told(bytes: &[u8]) -> Result<Kind, WireError> {
     let record = wire::Record::decode(bytes)
         .map_err(|error| WireError::Invalid { field: "Record", why: error.to_string() })?;
     required(record.event.and_then(|event| event.event), "Record.event")
