@@ -16,8 +16,8 @@ pub(crate) use self::cluster::{
     CompletionsArgs, DrainArgs, NodeArgs, NodeCommand, NodesArgs, PolicyCommand,
 };
 pub(crate) use self::jobs::{
-    CancelArgs, ExplainArgs, HandOver, JobArgs, JobsArgs, LogsArgs, ReservationCommand, RunArgs,
-    SubmitArgs,
+    CancelArgs, ExplainArgs, HandOver, JobArgs, JobsArgs, LogsArgs, NoticesArgs,
+    ReservationCommand, RunArgs, SubmitArgs,
 };
 use crate::connect::SOCKET_ENV;
 use crate::{exit, external, jobfile};
@@ -100,6 +100,15 @@ pub(crate) enum Command {
                       job-7 --attempt 1 --task 3 --stderr"
     )]
     Logs(LogsArgs),
+    /// Tell what became of your jobs since you last asked: starts, requests to save, ends
+    #[command(
+        after_help = "Examples:\n  tidegate notices\n  tidegate notices --follow\n  tidegate notices \
+                      -f --exec ./to-my-phone\n\nHow far you were told is kept in \
+                      $XDG_STATE_HOME/tidegate/notices, else in\n~/.local/state/tidegate/notices; \
+                      the first time, notices begin then. With --json each is a\nline of JSON. To have \
+                      them posted to a web address, name it when you submit: --notify-url."
+    )]
+    Notices(NoticesArgs),
     /// List nodes
     #[command(after_help = "Examples:\n  tidegate nodes\n  tidegate nodes --reasons")]
     Nodes(NodesArgs),

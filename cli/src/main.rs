@@ -20,6 +20,7 @@ mod jobs;
 mod logs;
 mod nearest;
 mod nodes;
+mod notices;
 mod policy;
 mod progress;
 mod report;
@@ -79,6 +80,7 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
             job_changes::drop_reservation(api, &args, json).await
         }
         Command::Logs(args) => logs::logs(api, &args, json).await,
+        Command::Notices(args) => notices::notices(api, &args, json).await,
         Command::Nodes(args) => nodes::list(api, &args, json).await,
         Command::Drain(args) => nodes::drain(api, args, json).await,
         Command::Resume(args) => nodes::resume(api, &args, json).await,

@@ -241,6 +241,7 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
         while_waiting: while_waiting.map_err(refused)?,
         checkpoint,
         after: after(args.after, false).chain(after(args.after_success, true)).collect(),
+        notify_url: args.notify_url,
     };
     spec.checked().map_err(|error| refused(error.into()))
 }

@@ -102,7 +102,7 @@ fn a_job_file_with_an_unknown_key_is_refused_before_anybody_is_asked() {
     let expected = "error: train.toml: unknown key \"gpu\" (did you mean \"gpus\"?); the keys are \
                     name, account, command, working_dir, checkpoint, env, gpus, gpus_per_node, \
                     gpu_type, max_blocks, tasks, min_runtime, while_waiting, order, after, grace, \
-                    max_restarts, checkpoint_dir, log_cap\n";
+                    max_restarts, checkpoint_dir, log_cap, notify_url\n";
     assert_eq!(ran, told(2, "", expected));
     assert!(coordinator.script().submits.is_empty());
 }
@@ -141,7 +141,7 @@ fn job_document() -> serde_json::Value {
         "name": "train", "account": "default", "command": ["true"], "working_dir": "/",
         "env": {}, "gpus": 8, "gpus_per_node": null, "tasks": "per-gpu",
         "min_runtime_ms": 7_200_000, "grace_ms": 0, "max_restarts": 0,
-        "checkpoint_dir": null, "log_cap_bytes": 0,
+        "checkpoint_dir": null, "log_cap_bytes": 0, "notify_url": null,
         "gpu_type": null, "max_blocks": null, "order": 0, "while_waiting": "free",
         "checkpoint": null, "after": [],
     });

@@ -11,6 +11,7 @@ pub mod config;
 pub mod engine;
 pub mod ingress;
 pub mod journal;
+pub mod notices;
 pub mod outbox;
 pub mod past;
 pub mod replay;

@@ -19,10 +19,14 @@ use tonic::transport::Server;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, EngineError};
-use crate::ingress::api::{Api, Past};
+use crate::ingress::api::{Api, Notices, Past};
 use crate::ingress::link::{LinkService, Links};
 use crate::ingress::sockets::{self, NodeStream};
 use crate::journal::redb_store::{Reader, RedbJournal};
+use crate::notices::cursor::CursorFile;
+use crate::notices::post::{ANSWERED_WITHIN, Poster};
+use crate::notices::queue::Pace;
+use crate::notices::sender::Sender;
 use crate::space::Space;
 use crate::store;
 use crate::thread::{self, Handle, Message};
@@ -45,7 +49,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 
     let limit = MAX_MESSAGE_BYTES;
     let past = Past::new(reader.clone());
-    let service = Api { engine: handle.clone(), links: Arc::clone(&links), past };
+    let notices = Notices::new(reader.clone(), config.notices.clone());
+    if !config.notices.is_empty() {
+        tokio::spawn(sender(&config, handle.clone(), reader, cluster)?.run());
+    }
+    let service = Api { engine: handle.clone(), links: Arc::clone(&links), past, notices };
     let service = TidegateServer::new(service).max_decoding_message_size(limit);
     let serving_api = Server::builder().add_service(service).serve_with_incoming(api);
     let service = LinkService { engine: handle.clone(), links, cluster, epoch };
@@ -108,6 +116,18 @@ fn start_engine(config: &Config) -> anyhow::Result<Started> {
     let (cluster, epoch) = (engine.cluster(), engine.epoch());
     let (handle, thread) = thread::spawn(engine, clock, space)?;
     Ok(Started { handle, engine: thread, cluster, epoch, reader })
+}
+
+fn sender(
+    config: &Config,
+    engine: Handle,
+    reader: Reader,
+    cluster: ClusterId,
+) -> anyhow::Result<Sender> {
+    let poster = Poster::new(config.notices.clone(), ANSWERED_WITHIN)?;
+    let file = (CursorFile::beside(&config.store), Pace::default());
+    Sender::start(engine, reader, cluster, poster, file)
+        .with_context(|| format!("{}.notices cannot be used", config.store.display()))
 }
 
 fn make_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {

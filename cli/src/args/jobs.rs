@@ -1,5 +1,6 @@
 //! Arguments of what is done with jobs.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -88,6 +89,9 @@ pub(crate) struct RunArgs {
     /// What is kept of each output stream of each task
     #[arg(long, value_name = "SIZE", default_value_t = jobfile::DEFAULT_LOG_CAP)]
     pub(crate) log_cap: Bytes,
+    /// Web address that is told of starts, requests to save and ends; the cluster allows some
+    #[arg(long, value_name = "URL")]
+    pub(crate) notify_url: Option<String>,
     /// Where the tasks start [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
@@ -180,6 +184,17 @@ impl FromStr for Past {
             )
         })
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NoticesArgs {
+    /// Go on until you end it
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Run this for each, with the notice as one line of JSON on its standard input; takes the rest
+    /// of the line
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
+    pub(crate) exec: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

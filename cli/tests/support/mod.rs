@@ -360,6 +360,13 @@ impl Tidegate for Scripted {
         self.refused()
     }
 
+    async fn list_notices(
+        &self,
+        _request: Request<v1::ListNoticesRequest>,
+    ) -> Result<Response<v1::ListNoticesReply>, Status> {
+        self.refused()
+    }
+
     async fn get_policy(
         &self,
         _request: Request<v1::GetPolicyRequest>,

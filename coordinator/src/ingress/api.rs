@@ -1,6 +1,7 @@
 //! The API that the command line and other clients speak.
 
 mod explain;
+mod notices;
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::translate::{policy, policy_message};
 use crate::view::View;
 
 pub use self::explain::Past;
+pub use self::notices::Notices;
 
 /// Most jobs in one page of a list.
 const MAX_PAGE: usize = 10_000;
@@ -38,6 +40,8 @@ pub struct Api {
     pub links: Arc<Links>,
     /// The store, for what was.
     pub past: Past,
+    /// Where notices may go, and where they are read.
+    pub notices: Notices,
 }
 
 /// Who asks: what the kernel says of the other end of the socket.
@@ -121,7 +125,8 @@ impl v1::tidegate_server::Tidegate for Api {
         let malformed = |error| status::malformed(&error);
         let key = parsed(&key, "SubmitRequest.key").map_err(malformed)?;
         let spec = required(spec, "SubmitRequest.spec").map_err(malformed)?;
-        let spec = Box::new(spec.try_into().map_err(malformed)?);
+        let spec: Box<JobSpec> = Box::new(spec.try_into().map_err(malformed)?);
+        self.notices.check(&spec)?;
         match status::ask(&self.engine, Event::JobSubmitted { key, user, spec }).await? {
             Answer::Submitted { job, repeated } => {
                 Ok(Response::new(v1::SubmitReply { job: job.to_string(), repeated }))
@@ -294,6 +299,7 @@ impl v1::tidegate_server::Tidegate for Api {
         let malformed = |error| status::malformed(&error);
         let spec = required(request.into_inner().spec, "DryRunRequest.spec").map_err(malformed)?;
         let spec: JobSpec = spec.try_into().map_err(malformed)?;
+        self.notices.check(&spec)?;
         let view = self.view().await?;
         // It works on copies of the core: long enough to keep other requests waiting.
         let rehearsed =
@@ -381,6 +387,14 @@ impl v1::tidegate_server::Tidegate for Api {
             tokio::task::spawn_blocking(move || messages::report::report(&view, weeks, below));
         let reply = reply.await.map_err(|_panic| Status::internal("the report failed"))?;
         Ok(Response::new(reply.map_err(|refusal| status::refused(&refusal))?))
+    }
+
+    async fn list_notices(
+        &self,
+        request: Request<v1::ListNoticesRequest>,
+    ) -> Result<Response<v1::ListNoticesReply>, Status> {
+        let uid = caller(&request)?;
+        self.notices_of(uid, request.into_inner()).await.map(Response::new)
     }
 }
 

@@ -54,6 +54,25 @@ impl Reading {
         Ok(())
     }
 
+    /// Hands at most `most` records from `from` on to `each`, in order.
+    ///
+    /// # Errors
+    /// As [`Reading::read`].
+    pub fn read_some(
+        &self,
+        from: DecisionSeq,
+        most: u64,
+        each: Sink<'_>,
+    ) -> Result<(), JournalError> {
+        let log = self.transaction.open_table(LOG).map_err(JournalError::storage)?;
+        let until = from.0.saturating_add(most);
+        for entry in log.range(from.0..until).map_err(JournalError::storage)? {
+            let (seq, bytes) = entry.map_err(JournalError::storage)?;
+            each(DecisionSeq(seq.value()), bytes.value())?;
+        }
+        Ok(())
+    }
+
     /// The oldest record that is kept.
     ///
     /// # Errors
