@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 pub(crate) use self::accounts::{
-    AccountsArgs, AnswerArgs, AnyAccount, BudgetCommand, ROOT, ReportArgs, RoleCommand,
+    AccountsArgs, AnswerArgs, AnyAccount, BudgetCommand, ReportArgs, RoleCommand,
 };
 pub(crate) use self::cluster::{
     CompletionsArgs, DrainArgs, NodeArgs, NodeCommand, NodesArgs, PolicyCommand,

@@ -27,6 +27,7 @@ mod report;
 mod retry;
 mod show;
 mod submit;
+mod usage;
 mod view;
 
 use std::process::ExitCode;
@@ -41,7 +42,11 @@ use crate::logs::{Sink, Stream};
 use crate::show::out;
 
 fn main() -> ExitCode {
-    let outcome = run(Cli::parse());
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => run(cli),
+        Err(error) if !usage::is_wrong(&error) => error.exit(),
+        Err(error) => Err(Failure::refused(usage::in_one_line(&error))),
+    };
     if let Err(failure @ Failure::Told { .. }) = &outcome {
         out::remark(&format!("error: {failure}"));
     }

@@ -84,7 +84,7 @@ fn a_given_key_is_used_and_a_refusal_is_told_in_the_coordinators_words_and_not_r
     let ran = coordinator.tidegate(&args);
     assert_eq!(ran, told(2, "", "error: account: no account is named default\n"));
     let ran = coordinator.tidegate(&[&["--json"], &args[..]].concat());
-    assert_eq!(ran.json(), json!({ "job": "job-7", "key": KEY, "repeated": true }));
+    assert_eq!(ran.json(), json!({ "job": "job-7", "key": KEY, "repeated": true, "warnings": [] }));
     let asked = coordinator.script().submits.clone();
     assert_eq!(asked.len(), 2);
     assert_eq!(asked[0].key, KEY);
