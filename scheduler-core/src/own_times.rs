@@ -9,11 +9,12 @@ use crate::decision::{Outcome, StopReason};
 /// Fewer runs say little of the next one.
 const RUNS_THAT_TELL: usize = 5;
 
-/// Jobs that are looked at, the newest: the weeks before say less, and a submit is not to wait.
-const JOBS_LOOKED_AT: usize = 20_000;
+/// Jobs that are looked at, the newest: older ones say less, and it is done for each submit, within
+/// a millisecond or so.
+const JOBS_LOOKED_AT: usize = 10_000;
 
 /// Runs that are counted, the newest.
-const RUNS_COUNTED: usize = 1000;
+const RUNS_COUNTED: usize = 200;
 
 /// A min runtime above twice what nine of ten own runs took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
