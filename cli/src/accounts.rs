@@ -26,7 +26,17 @@ pub(crate) async fn list(api: &Api, args: &AccountsArgs, as_json: bool) -> Resul
 /// As [`list`].
 pub(crate) async fn read(api: &Api, below: Option<&AnyAccount>) -> Result<Accounts, Failure> {
     let below = below.map(AnyAccount::on_wire).unwrap_or_default();
-    let request = v1::ListAccountsRequest { below };
-    let reply = api.read(async |mut client| client.list_accounts(request.clone()).await).await?;
-    Accounts::read(reply, &mut Users::default()).map_err(|error| broken(&error))
+    let mut all = v1::ListAccountsReply::default();
+    loop {
+        let after = all.accounts.last().map(|last| last.account.clone()).unwrap_or_default();
+        let request = v1::ListAccountsRequest { below: below.clone(), after, limit: 0 };
+        let page = api.read(async |mut client| client.list_accounts(request.clone()).await).await?;
+        let (more, none) = (page.more, page.accounts.is_empty());
+        all.accounts.extend(page.accounts);
+        all.at_ms = page.at_ms;
+        // A page without an account would be asked for again for ever.
+        if !more || none {
+            return Accounts::read(all, &mut Users::default()).map_err(|error| broken(&error));
+        }
+    }
 }

@@ -10,13 +10,14 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 pub(crate) use self::accounts::{
-    AccountsArgs, AnswerArgs, AnyAccount, BudgetCommand, ROOT, ReportArgs, RoleCommand,
+    AccountsArgs, AnswerArgs, AnyAccount, BudgetCommand, ReportArgs, RoleCommand,
 };
 pub(crate) use self::cluster::{
     CompletionsArgs, DrainArgs, NodeArgs, NodeCommand, NodesArgs, PolicyCommand,
 };
 pub(crate) use self::jobs::{
-    CancelArgs, HandOver, JobArgs, JobsArgs, LogsArgs, ReservationCommand, RunArgs, SubmitArgs,
+    CancelArgs, ExplainArgs, HandOver, JobArgs, JobsArgs, LogsArgs, NoticesArgs,
+    ReservationCommand, RunArgs, SubmitArgs,
 };
 use crate::connect::SOCKET_ENV;
 use crate::{exit, external, jobfile};
@@ -71,8 +72,11 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  tidegate job job-7")]
     Job(JobArgs),
     /// Say why a job is where it is, with the numbers
-    #[command(after_help = "Example:\n  tidegate explain job-7")]
-    Explain(JobArgs),
+    #[command(after_help = "Examples:\n  tidegate explain job-7\n  tidegate explain job-7 --at \
+                            -2h\n  tidegate explain job-7 --at 2026-12-01T08:00:00Z\n\nOf a past \
+                            instant the newest decisions about the job are told too, with the\n\
+                            journal records that hold them.")]
+    Explain(ExplainArgs),
     /// Cancel jobs
     #[command(after_help = "Example:\n  tidegate cancel job-7 job-8")]
     Cancel(CancelArgs),
@@ -96,6 +100,15 @@ pub(crate) enum Command {
                       job-7 --attempt 1 --task 3 --stderr"
     )]
     Logs(LogsArgs),
+    /// Tell what became of your jobs since you last asked: starts, requests to save, ends
+    #[command(
+        after_help = "Examples:\n  tidegate notices\n  tidegate notices --follow\n  tidegate notices \
+                      -f --exec ./to-my-phone\n\nHow far you were told is kept in \
+                      $XDG_STATE_HOME/tidegate/notices, else in\n~/.local/state/tidegate/notices; \
+                      the first time, notices begin then. With --json each is a\nline of JSON. To have \
+                      them posted to a web address, name it when you submit: --notify-url."
+    )]
+    Notices(NoticesArgs),
     /// List nodes
     #[command(after_help = "Examples:\n  tidegate nodes\n  tidegate nodes --reasons")]
     Nodes(NodesArgs),
@@ -193,6 +206,15 @@ mod tests {
     #[test]
     fn ids_spans_and_pairs_are_refused_with_what_is_accepted() {
         check("tidegate job job-7", "accepted");
+        for at in ["-2h", "2026-12-01T08:00:00Z", "1764576000000"] {
+            check(&format!("tidegate explain job-7 --at {at}"), "accepted");
+        }
+        check(
+            "tidegate explain job-7 --at 2h",
+            "error: invalid value '2h' for '--at <TIME>': \"2h\" is no time: expected -2h for two \
+             hours ago, an instant like 2026-12-01T08:00:00Z or 2026-12-01T08:00:00+01:00, or \
+             milliseconds since 1970",
+        );
         check("tidegate run --env A=b=c -- true", "accepted");
         check(
             "tidegate job 7",

@@ -7,13 +7,18 @@ use tidegate_proto::v1::change_account_request::{
 };
 
 use crate::accounts::read;
-use crate::args::{AnswerArgs, AnyAccount, BudgetCommand, ROOT, RoleCommand};
-use crate::connect::Api;
+use crate::amount::Size;
+use crate::args::{AnswerArgs, AnyAccount, BudgetCommand, RoleCommand};
+use crate::connect::{Api, Client};
 use crate::exit::{Exit, Failure};
+use crate::jobs::broken;
 use crate::retry::Patience;
 use crate::show::out::{json, say};
 use crate::show::table;
-use crate::view::users::uid;
+use crate::show::time::{self, ago};
+use crate::submit::new_key;
+use crate::view::account as view;
+use crate::view::users::{Users, uid};
 
 /// Shows or changes a budget.
 ///
@@ -32,17 +37,18 @@ pub(crate) async fn budget(
             let (account, size) = (account.to_string(), Some(size.into()));
             change(api, Change::Set(SetBudget { account, size, now }), &told, as_json).await
         }
-        BudgetCommand::Transfer { from, to, amount, permanent } => {
+        BudgetCommand::Transfer { from, to, amount, permanent, key } => {
             let how = if permanent { "for good" } else { "for one window, 7d" };
             let told = format!("{amount} GPU-h of {from} go to {to}, {how}");
             let (from, to) = (from.to_string(), to.to_string());
-            let transfer = Transfer { from, to, amount: amount.on_wire(), permanent };
+            let key = key.unwrap_or_else(new_key).to_string();
+            let transfer = Transfer { from, to, amount: amount.on_wire(), permanent, key };
             once(api, transfer, &told, as_json).await
         }
         BudgetCommand::Request { account, size, reason } => {
             let told = format!("{size} are asked for {account}; a manager above it answers");
             let (account, size) = (account.to_string(), Some(size.into()));
-            change(api, Change::Ask(Ask { account, size, reason }), &told, as_json).await
+            request(api, Ask { account, size, reason }, told, as_json).await
         }
         BudgetCommand::Approve(args) => answer(api, args, true, as_json).await,
         BudgetCommand::Decline(args) => answer(api, args, false, as_json).await,
@@ -62,12 +68,59 @@ async fn show(api: &Api, account: &AnyAccount, as_json: bool) -> Result<(), Fail
     if as_json { json(shown) } else { say(&table::budget(shown, tree.at_ms)) }
 }
 
+/// Asks for another budget. Of one user there is one request for an account: the newest.
+async fn request(api: &Api, ask: Ask, told: String, as_json: bool) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Requested {
+        changed: bool,
+        /// The request that this one took the place of.
+        replaced: Option<view::Ask>,
+    }
+    let reply = ask_for(api, Change::Ask(ask)).await?;
+    let read = |ask| view::Ask::read(ask, &mut Users::default());
+    let replaced = reply.replaced.map(read).transpose().map_err(|error| broken(&error))?;
+    if as_json {
+        return json(&Requested { changed: reply.changed, replaced });
+    }
+    let instead = replaced.map(|old| {
+        let when = ago(old.at_ms, time::now());
+        format!("; it replaces your request for {} of {when}", old.size)
+    });
+    say(&format!("{told}{}", instead.unwrap_or_default()))
+}
+
+/// Answers what a user asks for now, and nothing else: it may change while a manager reads it.
 async fn answer(api: &Api, args: AnswerArgs, grant: bool, as_json: bool) -> Result<(), Failure> {
-    let AnswerArgs { account, user } = args;
-    let word = if grant { "granted" } else { "declined" };
-    let told = format!("what {user} asked for {account} is {word}");
-    let answer = Answer { account: account.to_string(), asked_by_uid: uid(&user)?, grant };
-    change(api, Change::Answer(answer), &told, as_json).await
+    #[derive(Serialize)]
+    struct Answered {
+        changed: bool,
+        size: Size,
+    }
+    let AnswerArgs { account, user, size } = args;
+    let asked_by_uid = uid(&user)?;
+    let tree = read(api, Some(&AnyAccount::Path(account.clone()))).await?;
+    let asks = tree.accounts.first().map(|one| one.requests.as_slice()).unwrap_or_default();
+    let Some(ask) = asks.iter().find(|ask| ask.uid == asked_by_uid) else {
+        let words = format!("{user} has asked for nothing in {account}");
+        return Err(Failure::refused(words));
+    };
+    if size.is_some_and(|size| size != ask.size) {
+        let (now, wanted) = (ask.size, size.map(|size| size.to_string()).unwrap_or_default());
+        let words = format!("{user} asks for {now} in {account}, and not for {wanted}");
+        return Err(Failure::refused(words));
+    }
+    let size = ask.size;
+    let (account_path, seen) = (account.to_string(), Some(size.into()));
+    let answer = Answer { account: account_path, asked_by_uid, grant, size: seen };
+    let reply = ask_for(api, Change::Answer(answer)).await?;
+    if as_json {
+        return json(&Answered { changed: reply.changed, size });
+    }
+    say(&if grant {
+        format!("{account} is given {size}, as {user} asked")
+    } else {
+        format!("{size}, which {user} asked for {account}, is declined")
+    })
 }
 
 /// Shows or changes roles.
@@ -119,25 +172,29 @@ async fn list(api: &Api, below: Option<&AnyAccount>, as_json: bool) -> Result<()
 
 /// Each of these names an end state, or is refused the second time: it may be asked twice.
 async fn change(api: &Api, change: Change, told: &str, as_json: bool) -> Result<(), Failure> {
-    let request = v1::ChangeAccountRequest { change: Some(change) };
-    let reply = api.read(async |mut client| client.change_account(request.clone()).await).await?;
-    tell(reply.changed, told, as_json)
+    tell(ask_for(api, change).await?.changed, told, as_json)
 }
 
-/// A transfer that is asked twice is made twice: there is one try, and a person judges the rest.
+async fn ask_for(api: &Api, change: Change) -> Result<v1::ChangeReply, Failure> {
+    let request = v1::ChangeAccountRequest { change: Some(change) };
+    api.read(async |mut client| client.change_account(request.clone()).await).await
+}
+
+/// A transfer carries its key, as a submit does: it is asked until there is an answer.
 async fn once(api: &Api, transfer: Transfer, told: &str, as_json: bool) -> Result<(), Failure> {
-    let from = if transfer.from.is_empty() { ROOT.to_owned() } else { transfer.from.clone() };
+    let key = transfer.key.clone();
     let request = v1::ChangeAccountRequest { change: Some(Change::Transfer(transfer)) };
-    let ask =
-        async |mut client: crate::connect::Client| client.change_account(request.clone()).await;
-    let answer = api.ask(&Patience::none(), ask).await.map_err(|failure| match &failure {
-        Failure::Told { exit: Exit::Unavailable, message } => Failure::new(
-            Exit::Unavailable,
-            format!("{message}; look at `tidegate budget show {from}` before you ask again"),
-        ),
-        Failure::Told { .. } | Failure::OutputClosed => failure,
-    })?;
-    tell(answer.value.changed, told, as_json)
+    let ask = async |mut client: Client| client.change_account(request.clone()).await;
+    let answer =
+        api.ask(&Patience::of_submit(&key), ask).await.map_err(|failure| match &failure {
+            Failure::Told { exit: Exit::Unavailable, message } => Failure::new(
+                Exit::Unavailable,
+                format!("{message}; repeat with --key {key} and no second transfer can come of it"),
+            ),
+            Failure::Told { .. } | Failure::OutputClosed => failure,
+        })?;
+    // That a repeated one was made is what was asked for.
+    tell(answer.value.changed || answer.tries > 1, told, as_json)
 }
 
 fn tell(changed: bool, told: &str, as_json: bool) -> Result<(), Failure> {

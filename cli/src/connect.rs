@@ -6,7 +6,6 @@ use std::error::Error;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tidegate_proto::MAX_MESSAGE_BYTES;
@@ -23,9 +22,6 @@ use crate::view::users::own_uid;
 
 /// The variable that names the coordinator's socket. `TIDEGATE_SOCKET` is the one of a job.
 pub(crate) const SOCKET_ENV: &str = "TIDEGATE_API";
-
-/// One request is answered within this, or counts as missed.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(crate) type Client = TidegateClient<Channel>;
 
@@ -126,8 +122,8 @@ impl Api {
         request: impl AsyncFn(Client) -> Result<Response<T>, Status>,
     ) -> Result<Answer<T>, Failure> {
         persist(patience, async || {
-            let late = || Status::deadline_exceeded("no answer within 10 s");
-            let reply = timeout(DEADLINE, request(self.client.clone())).await;
+            let late = || Status::deadline_exceeded("no answer in time");
+            let reply = timeout(patience.deadline, request(self.client.clone())).await;
             let reply = reply.unwrap_or_else(|_elapsed| Err(late()));
             reply.map(Response::into_inner).map_err(|status| self.judged(&status, patience))
         })

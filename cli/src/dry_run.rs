@@ -10,6 +10,7 @@ use crate::jobs::broken;
 use crate::show::out::{json, say};
 use crate::show::{table, time};
 use crate::view::rehearsal::Rehearsal;
+use crate::view::warning::Warning;
 
 /// Tells what several min runtimes would bring. Nothing is submitted.
 ///
@@ -19,17 +20,20 @@ pub(crate) async fn dry_run(api: &Api, spec: JobSpec, as_json: bool) -> Result<(
     #[derive(Serialize)]
     struct Runs {
         runs: Vec<Rehearsal>,
+        warnings: Vec<Warning>,
     }
     let asked = spec.min_runtime;
     let request = v1::DryRunRequest { spec: Some(spec.into()) };
     let reply = api.read(async |mut client| client.dry_run(request.clone()).await).await?;
+    let warnings: Vec<_> = reply.warnings.into_iter().map(Warning::from).collect();
     let runs = reply.runs.into_iter().map(|run| Rehearsal::read(run, asked));
     let runs: Vec<_> = runs.collect::<Result<_, _>>().map_err(|error| broken(&error))?;
     let refused = runs.iter().find(|run| run.own).and_then(|run| run.refused.clone());
     if as_json {
-        json(&Runs { runs })?;
+        json(&Runs { runs, warnings })?;
     } else {
         say(&table::rehearsals(&runs, time::now()))?;
+        warnings.iter().for_each(Warning::remark);
     }
     refused.map_or(Ok(()), |why| Err(Failure::refused(why)))
 }

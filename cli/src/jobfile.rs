@@ -46,6 +46,7 @@ grace = "30s"
 max_restarts = 3
 checkpoint_dir = "checkpoints"
 log_cap = "64MiB"
+notify_url = "https://hooks.example.com/T0/B1/secret"
 
 [checkpoint]
 preset = "megatron"
@@ -59,7 +60,7 @@ SEED = "7"
 /// Key, what is accepted, default.
 type Key = (&'static str, &'static str, &'static str);
 
-const KEYS: [Key; 19] = [
+const KEYS: [Key; 20] = [
     ("name", "a string", "the program's file name"),
     ("account", "a string such as \"olmo/pretrain\"", "\"default\""),
     ("command", "an array of strings such as [\"python\", \"train.py\"]", "none: must be given"),
@@ -79,6 +80,7 @@ const KEYS: [Key; 19] = [
     ("max_restarts", "a whole number from 0 to 1000", "3"),
     ("checkpoint_dir", "a string with a directory", "one made below working_dir"),
     ("log_cap", "a size such as \"64MiB\"", "\"64MiB\""),
+    ("notify_url", "a string with a web address that your cluster allows", "nobody is told"),
 ];
 
 /// Why a job file is refused.
@@ -157,6 +159,7 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         while_waiting: while_waiting(keys.while_waiting()?, min_runtime, checkpoint.as_ref())?,
         checkpoint,
         after: keys.after()?,
+        notify_url: keys.text("notify_url")?.map(str::to_owned),
     };
     Ok(spec.checked()?)
 }

@@ -1,6 +1,4 @@
-//! `jobs`, `job`, `explain`, `cancel`.
-
-use std::collections::BTreeMap;
+//! `jobs`, `job`, `cancel`.
 
 use serde::Serialize;
 use tidegate_model::JobId;
@@ -83,29 +81,6 @@ pub(crate) async fn view(api: &Api, patience: &Patience, job: JobId) -> Result<J
     let answer =
         api.ask(patience, async |mut client| client.get_job(request.clone()).await).await?;
     Job::read(answer.value, &mut Users::default()).map_err(|error| broken(&error))
-}
-
-/// Says why a job is where it is.
-///
-/// # Errors
-/// As [`show`].
-pub(crate) async fn explain(api: &Api, args: &JobArgs, as_json: bool) -> Result<(), Failure> {
-    #[derive(Serialize)]
-    struct Explanation {
-        job: String,
-        reason: String,
-        lines: Vec<String>,
-        numbers: BTreeMap<String, u64>,
-    }
-    let request = v1::ExplainRequest { job: args.job.to_string() };
-    let reply = api.read(async |mut client| client.explain(request.clone()).await).await?;
-    if as_json {
-        let v1::ExplainReply { job, reason, lines, numbers } = reply;
-        return json(&Explanation { job, reason, lines, numbers: numbers.into_iter().collect() });
-    }
-    let head = format!("{}: {}", reply.job, reply.reason);
-    let numbers = reply.numbers.into_iter().collect();
-    say(&table::explanation(&head, &reply.lines, &numbers, time::now()))
 }
 
 /// What became of one job that was to be cancelled.

@@ -11,6 +11,7 @@ mod budget;
 mod connect;
 mod dry_run;
 mod exit;
+mod explain;
 mod external;
 mod follow;
 mod job_changes;
@@ -19,12 +20,14 @@ mod jobs;
 mod logs;
 mod nearest;
 mod nodes;
+mod notices;
 mod policy;
 mod progress;
 mod report;
 mod retry;
 mod show;
 mod submit;
+mod usage;
 mod view;
 
 use std::process::ExitCode;
@@ -39,7 +42,11 @@ use crate::logs::{Sink, Stream};
 use crate::show::out;
 
 fn main() -> ExitCode {
-    let outcome = run(Cli::parse());
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => run(cli),
+        Err(error) if !usage::is_wrong(&error) => error.exit(),
+        Err(error) => Err(Failure::refused(usage::in_one_line(&error))),
+    };
     if let Err(failure @ Failure::Told { .. }) = &outcome {
         out::remark(&format!("error: {failure}"));
     }
@@ -69,7 +76,7 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => submit_and_follow(api, *args, json).await,
         Command::Jobs(args) => jobs::list(api, args, json).await,
         Command::Job(args) => jobs::show(api, &args, json).await,
-        Command::Explain(args) => jobs::explain(api, &args, json).await,
+        Command::Explain(args) => explain::explain(api, &args, json).await,
         Command::Cancel(args) => jobs::cancel(api, args, json).await,
         Command::Park(args) => job_changes::park(api, &args, json).await,
         Command::Release(args) => job_changes::release(api, &args, json).await,
@@ -78,6 +85,7 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
             job_changes::drop_reservation(api, &args, json).await
         }
         Command::Logs(args) => logs::logs(api, &args, json).await,
+        Command::Notices(args) => notices::notices(api, &args, json).await,
         Command::Nodes(args) => nodes::list(api, &args, json).await,
         Command::Drain(args) => nodes::drain(api, args, json).await,
         Command::Resume(args) => nodes::resume(api, &args, json).await,

@@ -3,8 +3,9 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tidegate_model::Span;
+use tidegate_model::{Span, Timestamp};
 use tidegate_proto::v1;
 
 use crate::amount::{GpuTime, part, percent};
@@ -12,21 +13,34 @@ use crate::connect::Api;
 use crate::exit::{Exit, Failure};
 use crate::jobs::broken;
 use crate::nearest::nearest;
-use crate::show::out;
 use crate::show::table::pairs;
-use crate::view::users::uid;
+use crate::show::{out, time};
+use crate::view::users::{Users, uid};
 
 /// Shows every rule.
 ///
 /// # Errors
 /// If the coordinator does not answer.
 pub(crate) async fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
-    let mut policy = read(api).await?;
+    let Read { mut policy, version, set } = read(api).await?;
     let slots = slots(&mut policy);
     if as_json {
-        return out::json(&document(&slots));
+        let mut document = document(&slots);
+        document.insert("version".to_owned(), json!(version));
+        document.insert("set".to_owned(), json!(set));
+        return out::json(&document);
     }
-    out::say(&pairs(slots.iter().map(|(key, slot)| (*key, slot.to_string()))))
+    let rules = pairs(slots.iter().map(|(key, slot)| (*key, slot.to_string())));
+    let now = time::now();
+    let set = match set {
+        Some(Set { at_ms, by }) => {
+            let (at, ago) = (time::rfc3339(Timestamp(at_ms)), time::ago(Timestamp(at_ms), now));
+            let by = by.unwrap_or_else(|| "unknown".to_owned());
+            format!("set by {by} at {at} ({ago}), record {version}")
+        }
+        None => "set by unknown: no record of it is kept".to_owned(),
+    };
+    out::say(&format!("{rules}\n\n{set}"))
 }
 
 /// Changes rules.
@@ -34,12 +48,12 @@ pub(crate) async fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
 /// # Errors
 /// If a key or a value is refused, it is not allowed, or the coordinator does not answer.
 pub(crate) async fn set(api: &Api, given: &[String], as_json: bool) -> Result<(), Failure> {
-    let mut policy = read(api).await?;
+    let Read { mut policy, version, set: _ } = read(api).await?;
     let mut told = Vec::new();
     for pair in given {
         told.push(change(&mut policy, pair)?);
     }
-    let request = v1::SetPolicyRequest { policy: Some(policy.clone()) };
+    let request = v1::SetPolicyRequest { policy: Some(policy.clone()), version: Some(version) };
     let reply = api.read(async |mut client| client.set_policy(request.clone()).await).await?;
     if as_json {
         let policy = document(&slots(&mut policy));
@@ -48,15 +62,35 @@ pub(crate) async fn set(api: &Api, given: &[String], as_json: bool) -> Result<()
     out::say(&told.join("\n"))
 }
 
-async fn read(api: &Api) -> Result<v1::Policy, Failure> {
+/// The policy in force.
+struct Read {
+    policy: v1::Policy,
+    /// The record that set it, or 0.
+    version: u64,
+    /// Null = no record of it is kept.
+    set: Option<Set>,
+}
+
+/// When and by whom it was set.
+#[derive(Debug, Serialize)]
+struct Set {
+    at_ms: u64,
+    /// Null = a release that did not record it.
+    by: Option<String>,
+}
+
+async fn read(api: &Api) -> Result<Read, Failure> {
     let request = v1::GetPolicyRequest {};
     let reply = api.read(async |mut client| client.get_policy(request).await).await?;
+    let configured = reply.by_configuration.then(|| "the coordinator's configuration".to_owned());
+    let by = reply.by_uid.map(|uid| Users::default().name(uid)).or(configured);
+    let (version, set) = (reply.version, reply.set_ms.map(|at_ms| Set { at_ms, by }));
     let policy = tidegate_proto::required(reply.policy, "GetPolicyReply.policy");
     let policy = policy.map_err(|error| broken(&error))?;
     if policy.sharing.is_none() {
         return Err(Failure::new(Exit::Broken, "the coordinator named no rules of sharing"));
     }
-    Ok(policy)
+    Ok(Read { policy, version, set })
 }
 
 /// Puts one `KEY=VALUE` in, and says what became of it.

@@ -12,6 +12,10 @@ use crate::progress::Progress;
 const SUBMIT_PATIENCE: Duration = Duration::from_secs(30);
 /// A read outlives a lost connection; a person at a terminal wants to know soon.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
+/// One request is answered within this, or counts as missed.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The whole journal is read for it: some seconds, on a slow disk more.
+const PAST_DEADLINE: Duration = Duration::from_secs(120);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause between tries: short against a restart of the coordinator.
@@ -23,25 +27,36 @@ pub(crate) struct Patience {
     pub(crate) total: Duration,
     /// What is added to "still trying", such as the key of a submit.
     pub(crate) detail: String,
+    /// How long one try may take.
+    pub(crate) deadline: Duration,
 }
 
 impl Patience {
+    fn of(total: Duration) -> Self {
+        Self { total, detail: String::new(), deadline: DEADLINE }
+    }
+
     pub(crate) fn of_reads() -> Self {
-        Self { total: READ_PATIENCE, detail: String::new() }
+        Self::of(READ_PATIENCE)
+    }
+
+    /// For what the coordinator reads its journal for.
+    pub(crate) fn of_the_past() -> Self {
+        Self { deadline: PAST_DEADLINE, ..Self::of_reads() }
     }
 
     pub(crate) fn of_submit(key: &str) -> Self {
-        Self { total: SUBMIT_PATIENCE, detail: format!(" (key {key})") }
+        Self { detail: format!(" (key {key})"), ..Self::of(SUBMIT_PATIENCE) }
     }
 
     /// For what is asked again anyway.
     pub(crate) fn none() -> Self {
-        Self { total: Duration::ZERO, detail: String::new() }
+        Self::of(Duration::ZERO)
     }
 
     /// For what is followed until it ends, however long the coordinator is away.
     pub(crate) fn endless() -> Self {
-        Self { total: Duration::MAX, detail: String::new() }
+        Self::of(Duration::MAX)
     }
 }
 

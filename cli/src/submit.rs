@@ -21,6 +21,7 @@ use crate::jobs::broken;
 use crate::retry::Patience;
 use crate::show::out::{json, remark, say};
 use crate::show::text::counted;
+use crate::view::warning::Warning;
 
 /// What was answered to a submit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -31,6 +32,7 @@ struct Submitted {
     key: SubmitKey,
     /// The key had been answered before: the job is not new.
     repeated: bool,
+    warnings: Vec<Warning>,
     /// How often it was asked until there was an answer.
     #[serde(skip)]
     tries: u32,
@@ -70,7 +72,7 @@ pub(crate) async fn run(api: &Api, args: RunArgs, as_json: bool) -> Result<(), F
 pub(crate) async fn run_to_follow(api: &Api, args: RunArgs) -> Result<JobId, Failure> {
     let key = args.hand_over.key.unwrap_or_else(new_key);
     let submitted = ask(api, spec(args)?, key, key).await?;
-    remark_if_repeated(&submitted);
+    remark_on(&submitted);
     remark(&format!("{} is submitted; Ctrl-C leaves it running", submitted.job));
     Ok(submitted.job)
 }
@@ -84,7 +86,7 @@ async fn hand_over(api: &Api, spec: JobSpec, how: &HandOver, as_json: bool) -> R
         return hand_over_array(api, &spec, range, key, as_json).await;
     }
     let submitted = ask(api, spec, key, key).await?;
-    remark_if_repeated(&submitted);
+    remark_on(&submitted);
     if as_json { json(&submitted) } else { say(&submitted.job.to_string()) }
 }
 
@@ -107,6 +109,10 @@ async fn hand_over_array(
         let job = range.job(spec, index, &ids)?;
         let submitted = ask(api, job, key_at(base, place), base).await;
         let submitted = submitted.map_err(|failure| in_part(failure, ids.len(), base))?;
+        if ids.is_empty() {
+            // They are alike.
+            submitted.warnings.iter().for_each(Warning::remark);
+        }
         ids.push(submitted.job);
         repeated += u64::from(submitted.repeated && submitted.tries == 1);
         if as_json {
@@ -139,7 +145,7 @@ fn in_part(failure: Failure, accepted: usize, base: SubmitKey) -> Failure {
     }
 }
 
-fn new_key() -> SubmitKey {
+pub(crate) fn new_key() -> SubmitKey {
     SubmitKey(Ulid::generate().into())
 }
 
@@ -157,13 +163,15 @@ async fn ask(
         .ask(&patience, async |mut client| client.submit(request.clone()).await)
         .await
         .map_err(|failure| with_key(failure, given))?;
-    let v1::SubmitReply { job, repeated } = answer.value;
+    let v1::SubmitReply { job, repeated, warnings } = answer.value;
     let job: JobId = parsed(&job, "SubmitReply.job").map_err(|error| broken(&error))?;
-    Ok(Submitted { job, key, repeated, tries: answer.tries })
+    let warnings = warnings.into_iter().map(Warning::from).collect();
+    Ok(Submitted { job, key, repeated, warnings, tries: answer.tries })
 }
 
-/// Says aside that a job is not new.
-fn remark_if_repeated(Submitted { job, key, repeated, tries }: &Submitted) {
+/// Says aside that a job is not new, and what is seldom meant.
+fn remark_on(Submitted { job, key, repeated, warnings, tries }: &Submitted) {
+    warnings.iter().for_each(Warning::remark);
     if *repeated && *tries > 1 {
         remark(&format!("an earlier try had been accepted: {job} is that job (key {key})"));
     } else if *repeated {
@@ -241,6 +249,7 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
         while_waiting: while_waiting.map_err(refused)?,
         checkpoint,
         after: after(args.after, false).chain(after(args.after_success, true)).collect(),
+        notify_url: args.notify_url,
     };
     spec.checked().map_err(|error| refused(error.into()))
 }

@@ -10,6 +10,7 @@ pub(crate) mod report;
 pub(crate) mod spec;
 pub(crate) mod state;
 pub(crate) mod users;
+pub(crate) mod warning;
 
 use serde::{Serialize, Serializer};
 use tidegate_model::{Bytes, Span, Timestamp};

@@ -84,7 +84,7 @@ fn a_given_key_is_used_and_a_refusal_is_told_in_the_coordinators_words_and_not_r
     let ran = coordinator.tidegate(&args);
     assert_eq!(ran, told(2, "", "error: account: no account is named default\n"));
     let ran = coordinator.tidegate(&[&["--json"], &args[..]].concat());
-    assert_eq!(ran.json(), json!({ "job": "job-7", "key": KEY, "repeated": true }));
+    assert_eq!(ran.json(), json!({ "job": "job-7", "key": KEY, "repeated": true, "warnings": [] }));
     let asked = coordinator.script().submits.clone();
     assert_eq!(asked.len(), 2);
     assert_eq!(asked[0].key, KEY);
@@ -102,7 +102,7 @@ fn a_job_file_with_an_unknown_key_is_refused_before_anybody_is_asked() {
     let expected = "error: train.toml: unknown key \"gpu\" (did you mean \"gpus\"?); the keys are \
                     name, account, command, working_dir, checkpoint, env, gpus, gpus_per_node, \
                     gpu_type, max_blocks, tasks, min_runtime, while_waiting, order, after, grace, \
-                    max_restarts, checkpoint_dir, log_cap\n";
+                    max_restarts, checkpoint_dir, log_cap, notify_url\n";
     assert_eq!(ran, told(2, "", expected));
     assert!(coordinator.script().submits.is_empty());
 }
@@ -141,7 +141,7 @@ fn job_document() -> serde_json::Value {
         "name": "train", "account": "default", "command": ["true"], "working_dir": "/",
         "env": {}, "gpus": 8, "gpus_per_node": null, "tasks": "per-gpu",
         "min_runtime_ms": 7_200_000, "grace_ms": 0, "max_restarts": 0,
-        "checkpoint_dir": null, "log_cap_bytes": 0,
+        "checkpoint_dir": null, "log_cap_bytes": 0, "notify_url": null,
         "gpu_type": null, "max_blocks": null, "order": 0, "while_waiting": "free",
         "checkpoint": null, "after": [],
     });
@@ -285,6 +285,9 @@ fn an_explanation_is_told_in_sentences_or_with_its_numbers() {
     let sentences = "job-7: AwaitingNodes\n  8 GPUs are asked.\n  2 are idle.\n\n  gpus       8\n  \
                      gpus_idle  2\n";
     assert_eq!(ran, told(0, sentences, ""));
+    let ran = coordinator.tidegate(&["explain", "job-7", "--at", "-2h"]);
+    let words = "error: the coordinator is older than this command and tells of now only\n";
+    assert_eq!(ran, told(2, "", words));
     let ran = coordinator.tidegate(&["explain", "job-7", "--json"]);
     let expected = json!({
         "job": "job-7", "reason": "AwaitingNodes",

@@ -11,6 +11,8 @@ use scheduler_core::Policy;
 use serde::Deserialize;
 use tidegate_model::{Bytes, NodeName, UserId};
 
+use crate::notices::allow::AllowList;
+
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -45,6 +47,8 @@ pub struct Config {
     pub low_water: Bytes,
     /// The store may not grow beyond this.
     pub store_limit: Option<Bytes>,
+    /// Where notices may be sent.
+    pub notices: AllowList,
     /// The policy that a new store begins with; later ones enter as events.
     pub initial_policy: Policy,
 }
@@ -57,11 +61,18 @@ struct Raw {
     local_nodes: Option<Vec<String>>,
     low_water: Option<String>,
     store_limit: Option<String>,
+    notices: RawNotices,
     initial_policy: policy::RawPolicy,
 }
 
-const KEYS: [&str; 6] =
-    ["store", "run_dir", "local_nodes", "low_water", "store_limit", "initial_policy"];
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawNotices {
+    allow: Vec<String>,
+}
+
+const KEYS: [&str; 7] =
+    ["store", "run_dir", "local_nodes", "low_water", "store_limit", "notices", "initial_policy"];
 
 impl Config {
     /// Reads and checks a file.
@@ -83,6 +94,9 @@ impl Config {
         refuse_unknown(&table, &KEYS, "")?;
         if let Some(toml::Value::Table(table)) = table.get("initial_policy") {
             policy::refuse_unknown_keys(table)?;
+        }
+        if let Some(toml::Value::Table(table)) = table.get("notices") {
+            refuse_unknown(table, &["allow"], "notices.")?;
         }
         let raw: Raw = toml::Value::Table(table).try_into().map_err(|error| one_line(&error))?;
         checked(raw)
@@ -144,6 +158,8 @@ fn checked(raw: Raw) -> Result<Config, String> {
         local_nodes,
         low_water: field("low_water", &low_water)?,
         store_limit,
+        notices: AllowList::parse(&raw.notices.allow)
+            .map_err(|why| format!("notices.allow: {why}"))?,
         initial_policy: policy::checked(&raw.initial_policy, UserId(uid))?,
     })
 }
@@ -172,7 +188,8 @@ fn run_dir(uid: u32) -> PathBuf {
 /// The effective values, as `--check-config` prints them.
 impl fmt::Display for Config {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { store, run_dir, local_nodes, low_water, store_limit, initial_policy } = self;
+        let Self { store, run_dir, local_nodes, low_water, store_limit, notices, initial_policy } =
+            self;
         let names: Vec<_> = local_nodes.iter().map(|name| format!("{:?}", name.as_str())).collect();
         writeln!(out, "store = {store:?}")?;
         writeln!(out, "run_dir = {run_dir:?}")?;
@@ -181,6 +198,7 @@ impl fmt::Display for Config {
         if let Some(limit) = store_limit {
             writeln!(out, "store_limit = \"{limit}\"")?;
         }
+        writeln!(out, "\n[notices]\nallow = {:?}", notices.entries())?;
         write!(out, "\n[initial_policy]\n{}", policy::Shown(initial_policy))
     }
 }
@@ -219,13 +237,18 @@ mod tests {
             "[[initial_policy.gpu_types]]\nnam = \"h100\"",
             "did you mean initial_policy.gpu_types.name?",
         );
+        check("[notices]\nallowed = []", "did you mean notices.allow? Keys are: allow");
+        check(
+            "[notices]\nallow = [\"hooks.slack.com\"]",
+            "notices.allow: \"hooks.slack.com\" is no beginning of a web address: expected",
+        );
         check("store = 5", "invalid type: integer");
         check("store = ", "TOML parse error");
     }
 
     #[test]
     fn what_is_printed_reads_back_as_the_same() {
-        let text = "store = \"/s\"\nstore_limit = \"1GiB\"\n[initial_policy]\nadmins = [7]\nslack = \"0.5%\"\n\
+        let text = "store = \"/s\"\nstore_limit = \"1GiB\"\n[notices]\nallow = [\"https://a.example/x\"]\n[initial_policy]\nadmins = [7]\nslack = \"0.5%\"\n\
                     small_floor = \"8 GPU-h\"\n[[initial_policy.gpu_types]]\nname = \"h100\"\n\
                     product = \"H100\"\nweight = 2000";
         let config = Config::parse(text).unwrap();

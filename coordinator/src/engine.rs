@@ -86,7 +86,7 @@ impl<J: Journal> Engine<J> {
         let Restored { core, next, last, since_snapshot } = restored;
         let mut events = vec![Event::LeaderStarted];
         if core.books().epoch.is_none() {
-            events.push(Event::PolicyChanged(first_policy.clone()));
+            events.push(Event::PolicyChanged(first_policy.clone().into()));
         }
         let outbox = Outbox::new(journal.cluster());
         let mut engine = Self { core, journal, outbox, next, last, since_snapshot };

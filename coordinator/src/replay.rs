@@ -5,7 +5,7 @@
 //! are not in it: `again` says what is assumed instead.
 
 mod again;
-mod events;
+pub(crate) mod events;
 pub mod instant;
 mod words;
 
@@ -13,8 +13,8 @@ use scheduler_core::{Books, Decision, Stamp};
 use tidegate_model::{DecisionSeq, Timestamp};
 
 use self::again::Again;
-use crate::journal::redb_store::RedbJournal;
-use crate::journal::{Journal, JournalError, codec, snapshot};
+use crate::journal::redb_store::{Reading, RedbJournal};
+use crate::journal::{JournalError, codec, snapshot};
 
 pub use self::again::Difference;
 
@@ -62,8 +62,9 @@ pub enum Until {
 /// # Errors
 /// If the store cannot be read.
 pub fn newest(journal: &RedbJournal) -> Result<Timestamp, JournalError> {
-    let (mut newest, _) = base(journal)?;
-    journal.read(next(newest.seq), &mut |seq, bytes| {
+    let reading = journal.reading()?;
+    let (mut newest, _) = base(&reading)?;
+    reading.read(next(newest.seq), &mut |seq, bytes| {
         newest = codec::decode(seq, bytes)?.stamp;
         Ok(())
     })?;
@@ -82,7 +83,8 @@ pub fn replay(
     diff: bool,
     tell: &mut dyn FnMut(&Line) -> Result<(), JournalError>,
 ) -> Result<Replayed, JournalError> {
-    let (start, books) = base(journal)?;
+    let reading = journal.reading()?;
+    let (start, books) = base(&reading)?;
     let mut again = diff.then(|| Again::over(books.clone()));
     let mut done = Replayed {
         records: 0,
@@ -93,7 +95,7 @@ pub fn replay(
         difference: None,
     };
     let mut previous = start;
-    journal.read(next(start.seq), &mut |seq, bytes| {
+    reading.read(next(start.seq), &mut |seq, bytes| {
         let damaged = |why: String| JournalError::Damaged { at: seq.0, why };
         if next(previous.seq) != seq {
             return Err(damaged(format!("it follows record {}", previous.seq.0)));
@@ -126,18 +128,18 @@ pub fn replay(
 }
 
 /// The books that the oldest kept record continues: none, or those of the snapshot before it.
-fn base(journal: &RedbJournal) -> Result<(Stamp, Books), JournalError> {
+pub(crate) fn base(reading: &Reading) -> Result<(Stamp, Books), JournalError> {
     let empty = Stamp { at: Timestamp(0), seq: DecisionSeq(0) };
-    if journal.oldest()? == Some(DecisionSeq(1)) {
+    if reading.oldest()? == Some(DecisionSeq(1)) {
         return Ok((empty, Books::default()));
     }
-    match journal.oldest_snapshot()? {
+    match reading.oldest_snapshot()? {
         Some((seq, bytes)) => snapshot::decode(seq, &bytes),
         None => Ok((empty, Books::default())),
     }
 }
 
-fn next(seq: DecisionSeq) -> DecisionSeq {
+pub(crate) fn next(seq: DecisionSeq) -> DecisionSeq {
     DecisionSeq(seq.0.saturating_add(1))
 }
 

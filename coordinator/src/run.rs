@@ -19,10 +19,14 @@ use tonic::transport::Server;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, EngineError};
-use crate::ingress::api::Api;
+use crate::ingress::api::{Api, Notices, Past};
 use crate::ingress::link::{LinkService, Links};
 use crate::ingress::sockets::{self, NodeStream};
-use crate::journal::redb_store::RedbJournal;
+use crate::journal::redb_store::{Reader, RedbJournal};
+use crate::notices::cursor::CursorFile;
+use crate::notices::post::{ANSWERED_WITHIN, Poster};
+use crate::notices::queue::Pace;
+use crate::notices::sender::Sender;
 use crate::space::Space;
 use crate::store;
 use crate::thread::{self, Handle, Message};
@@ -35,7 +39,7 @@ const MAX_CONNECTING: usize = 1024;
 /// # Errors
 /// If it could not start, or had to stop: the service manager starts it again, and it restores.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
-    let (handle, engine, cluster, epoch) = start_engine(&config)?;
+    let Started { handle, engine, cluster, epoch, reader } = start_engine(&config)?;
     let links = Arc::new(Links::default());
     make_dir(&config.run_dir.join("nodes"), 0o755)?;
     let api = sockets::bind(&config.run_dir.join("api.sock"), 0o666).await;
@@ -44,7 +48,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     tracing::info!(%cluster, %epoch, run_dir = %config.run_dir.display(), "serving");
 
     let limit = MAX_MESSAGE_BYTES;
-    let service = Api { engine: handle.clone(), links: Arc::clone(&links) };
+    let past = Past::new(reader.clone());
+    let notices = Notices::new(reader.clone(), config.notices.clone());
+    if !config.notices.is_empty() {
+        tokio::spawn(sender(&config, handle.clone(), reader, cluster)?.run());
+    }
+    let service = Api { engine: handle.clone(), links: Arc::clone(&links), past, notices };
     let service = TidegateServer::new(service).max_decoding_message_size(limit);
     let serving_api = Server::builder().add_service(service).serve_with_incoming(api);
     let service = LinkService { engine: handle.clone(), links, cluster, epoch };
@@ -76,7 +85,14 @@ fn outcome(ended: Joined) -> anyhow::Result<()> {
     ended.context("the engine stopped; a restart restores")
 }
 
-type Started = (Handle, std::thread::JoinHandle<Result<(), EngineError>>, ClusterId, Epoch);
+/// The engine under way, and the ways to it and to its store.
+struct Started {
+    handle: Handle,
+    engine: std::thread::JoinHandle<Result<(), EngineError>>,
+    cluster: ClusterId,
+    epoch: Epoch,
+    reader: Reader,
+}
 
 fn start_engine(config: &Config) -> anyhow::Result<Started> {
     let dir = config.store.parent().context("store must lie in a directory")?;
@@ -90,6 +106,7 @@ fn start_engine(config: &Config) -> anyhow::Result<Started> {
         .with_context(|| format!("{shown} cannot be opened"))?;
     let restored = store::restore(&journal);
     let restored = restored.with_context(|| format!("{shown} cannot be restored"))?;
+    let reader = journal.reader();
     let clock = Clock::start(restored.last)?;
     if restored.core.books().epoch.is_none() {
         tracing::warn!(store = %shown, "a new store: a new cluster, which knows of nothing that ran before");
@@ -98,7 +115,19 @@ fn start_engine(config: &Config) -> anyhow::Result<Started> {
     let engine = engine.with_context(|| format!("{shown} cannot be led"))?;
     let (cluster, epoch) = (engine.cluster(), engine.epoch());
     let (handle, thread) = thread::spawn(engine, clock, space)?;
-    Ok((handle, thread, cluster, epoch))
+    Ok(Started { handle, engine: thread, cluster, epoch, reader })
+}
+
+fn sender(
+    config: &Config,
+    engine: Handle,
+    reader: Reader,
+    cluster: ClusterId,
+) -> anyhow::Result<Sender> {
+    let poster = Poster::new(config.notices.clone(), ANSWERED_WITHIN)?;
+    let file = (CursorFile::beside(&config.store), Pace::default());
+    Sender::start(engine, reader, cluster, poster, file)
+        .with_context(|| format!("{}.notices cannot be used", config.store.display()))
 }
 
 fn make_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use scheduler_core::{Event, Observation};
-use tidegate_model::{NodeName, Timestamp};
+use tidegate_model::{DecisionSeq, NodeName, Timestamp};
 use tidegate_proto::link::NodePlan;
 use tokio::sync::{oneshot, watch};
 
@@ -84,6 +84,8 @@ pub struct Handle {
     heard: Arc<Heard>,
     /// What readers see.
     pub views: Arc<Views>,
+    /// The newest record that is durable.
+    pub durable: watch::Receiver<DecisionSeq>,
 }
 
 /// Heartbeats since the engine last looked. A thousand agents would wake it two hundred times a
@@ -120,6 +122,12 @@ impl Handle {
         Ok(())
     }
 
+    /// The engine's time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// Asks, and waits for the durable answer.
     ///
     /// # Errors
@@ -143,13 +151,21 @@ pub fn spawn<J: Journal + Send + 'static>(
     let (sender, messages) = sync_channel(MAX_WAITING);
     let views = Arc::new(Views::default());
     let heard = Arc::new(Heard::default());
-    let handle = Handle { sender, clock, heard: Arc::clone(&heard), views: Arc::clone(&views) };
+    let (durable, seen) = watch::channel(engine.last_seq());
+    let handle = Handle {
+        sender,
+        clock,
+        heard: Arc::clone(&heard),
+        views: Arc::clone(&views),
+        durable: seen,
+    };
     let desk = Desk {
         engine,
         clock,
         space,
         heard,
         views,
+        durable,
         links: BTreeMap::new(),
         closed: None,
         space_seen: None,
@@ -166,6 +182,7 @@ struct Desk<J> {
     space: Space,
     heard: Arc<Heard>,
     views: Arc<Views>,
+    durable: watch::Sender<DecisionSeq>,
     links: BTreeMap<NodeName, (Session, PlanSlot)>,
     closed: Option<String>,
     space_seen: Option<Instant>,
@@ -280,6 +297,8 @@ impl<J: Journal> Desk<J> {
         }
         let Outcome { answers, plans } = self.engine.turn(now, &intake.events)?;
         // From here on the turn is durable, and may be seen.
+        let newest = self.engine.last_seq();
+        self.durable.send_if_modified(|seen| std::mem::replace(seen, newest) != newest);
         self.heard.anyone_silent.store(self.engine.anyone_silent(), Ordering::Relaxed);
         for node in intake.connected {
             let plan = self.engine.plan_of(&node);

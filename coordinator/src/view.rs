@@ -65,6 +65,12 @@ impl Views {
         view.map(|(_, view)| view).ok_or(Busy)
     }
 
+    /// The newest that was published, however old; none before the first.
+    #[must_use]
+    pub fn latest(&self) -> Option<Arc<View>> {
+        self.published.borrow().as_ref().map(|(_, view)| Arc::clone(view))
+    }
+
     /// The newest question that no published view answers, if there is one.
     #[must_use]
     pub fn unanswered(&self) -> Option<u64> {

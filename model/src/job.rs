@@ -25,6 +25,9 @@ pub const MAX_DEPENDENCIES: usize = 64;
 /// Smallest and largest cap on what is kept of one output stream of one task.
 pub const LOG_CAP_RANGE: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(16 << 30));
 
+/// Longest address for notices: those of chat services have some 200 bytes.
+const NOTIFY_URL_BYTES: usize = 2048;
+
 /// How many tasks (processes that the agent starts) a gang has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskLayout {
@@ -75,6 +78,8 @@ pub struct JobSpec {
     pub checkpoint: Option<CheckpointOffer>,
     /// Jobs that must have ended before it may start.
     pub after: Vec<Dependency>,
+    /// Where the coordinator tells its owner what becomes of it; none = nowhere.
+    pub notify_url: Option<String>,
 }
 
 /// What a job with a min runtime does while its account cannot fund it.
@@ -206,6 +211,7 @@ impl JobSpec {
             format!("{} jobs named; at most {MAX_DEPENDENCIES} are accepted", self.after.len())
         })?;
         self.check_checkpoint()?;
+        self.check_notify_url()?;
         let (least, most) = LOG_CAP_RANGE;
         refuse_if(self.log_cap < least || self.log_cap > most, "log_cap", || {
             format!("{} asked; {least} to {most} is accepted", self.log_cap)
@@ -214,6 +220,20 @@ impl JobSpec {
 }
 
 impl JobSpec {
+    /// Whether notices may go there is the coordinator's question.
+    fn check_notify_url(&self) -> Result<(), SpecError> {
+        let Some(url) = &self.notify_url else { return Ok(()) };
+        let has_scheme = ["https://", "http://"].iter().any(|scheme| url.starts_with(scheme));
+        let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
+        let fits = has_scheme && is_plain && url.len() <= NOTIFY_URL_BYTES;
+        refuse_if(!fits, "notify_url", || {
+            format!(
+                "give https:// or http:// and a place, of at most {NOTIFY_URL_BYTES} visible ASCII \
+                 characters"
+            )
+        })
+    }
+
     fn check_checkpoint(&self) -> Result<(), SpecError> {
         let Some(offer) = &self.checkpoint else { return Ok(()) };
         let grace = offer.grace;
@@ -259,6 +279,7 @@ mod tests {
             while_waiting: WhileWaiting::Free,
             checkpoint: None,
             after: vec![],
+            notify_url: None,
         }
     }
 

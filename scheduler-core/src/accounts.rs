@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate_model::{AccountPath, Timestamp, UserId};
+use tidegate_model::{AccountPath, SubmitKey, Timestamp, UserId};
 
 use crate::money::{Amount, Pledge, Rate, WINDOW, Window};
 
@@ -62,6 +62,8 @@ pub struct Transfer {
     pub amount: Amount,
     /// When it lapses; none = never.
     pub until: Option<Timestamp>,
+    /// Who made it, under which key of their own: the same key makes no second one while it is known.
+    pub key: Option<(UserId, SubmitKey)>,
 }
 
 /// What a person may do in an account and below.

@@ -16,7 +16,7 @@ use crate::decision::{
 };
 use crate::index::Index;
 use crate::money::Amount;
-use crate::policy::{Kind, Policy};
+use crate::policy::{Kind, Policy, PolicyEdit};
 
 /// Everything that a restart must bring back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,6 +25,8 @@ pub struct Books {
     pub epoch: Option<Epoch>,
     /// The rules in force.
     pub policy: Policy,
+    /// Since when and by whom; none of a store whose snapshot does not say.
+    pub policy_edit: Option<PolicyEdit>,
     /// By id. Shared with the copies that readers hold; a change copies one entry.
     pub nodes: BTreeMap<NodeId, Arc<Node>>,
     /// By id. Shared likewise.

@@ -29,6 +29,14 @@ impl Core {
         Self { books, seen: Observations::default() }
     }
 
+    /// A core over the books of a past instant. What was seen then is not kept: every node is taken
+    /// as just heard, but those that are known to have been silent.
+    #[must_use]
+    pub fn of_the_past(books: Books, at: Timestamp, silent: &BTreeSet<NodeId>) -> Self {
+        let seen = Observations::assumed(&books, at, silent);
+        Self { books, seen }
+    }
+
     /// The books.
     #[must_use]
     pub fn books(&self) -> &Books {

@@ -16,12 +16,13 @@ pub(crate) mod standing;
 pub(crate) mod victims;
 pub(crate) mod walk;
 
-use tidegate_model::Epoch;
+use tidegate_model::{DecisionSeq, Epoch};
 
 use crate::core::Turn;
-use crate::decision::Decision;
+use crate::decision::{Decision, Refusal};
 use crate::event::Event;
 use crate::evolve::Broken;
+use crate::policy::{Author, PolicyChange};
 
 /// Decides what an event itself says; what follows from it is decided by [`attempt::next`] and
 /// [`pass::next`] until nothing is left.
@@ -44,8 +45,25 @@ pub(crate) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> 
         Event::NodeRemovalRequested { node, by } => cluster::remove(turn, node, *by),
         Event::AccountRequested { by, request } => account::respond(turn, *by, request),
         Event::JobRequested { job, by, request } => request::about_job(turn, *job, *by, *request),
-        Event::PolicyChanged(policy) if *policy == turn.books().policy => Ok(()),
-        Event::PolicyChanged(policy) => turn.take(Decision::PolicySet(policy.clone())),
+        Event::PolicyChanged(change) => set_policy(turn, change),
         Event::DeadlineReached => deadline::work_off(turn),
     }
+}
+
+/// A change that is asked twice was made by the first: the version is then its own.
+fn set_policy(turn: &mut Turn<'_>, change: &PolicyChange) -> Result<(), Broken> {
+    let PolicyChange { policy, by, read } = change;
+    let (now, edit) = (&turn.books().policy, turn.books().policy_edit);
+    if matches!(by, Author::User(user) if !now.is_admin(*user)) {
+        return turn.take(Decision::Refused(Refusal::AdminOnly));
+    }
+    if policy == now {
+        return Ok(());
+    }
+    let version = edit.map_or(DecisionSeq(0), |edit| edit.record);
+    if read.is_some_and(|read| read != version) {
+        let by = edit.map(|edit| edit.by).unwrap_or_default();
+        return turn.take(Decision::Refused(Refusal::PolicyMoved { by, record: version }));
+    }
+    turn.take(Decision::PolicySet { policy: policy.clone(), by: *by })
 }

@@ -12,7 +12,7 @@ use tidegate_model::{
 use crate::accounts::{AccountId, Cut, Role, Size};
 use crate::books::Place;
 use crate::money::Amount;
-use crate::policy::Policy;
+use crate::policy::{Author, Policy};
 
 pub use self::refusal::Refusal;
 pub use self::terms::{
@@ -27,7 +27,12 @@ pub enum Decision {
     /// A new leadership over the store.
     EpochBegan(Epoch),
     /// The policy is now this.
-    PolicySet(Policy),
+    PolicySet {
+        /// All of it.
+        policy: Policy,
+        /// By whom.
+        by: Author,
+    },
     /// A node is part of the cluster.
     NodeAdmitted {
         /// Its number, never reused.
@@ -196,6 +201,8 @@ pub enum Decision {
         until: Option<Timestamp>,
         /// By whom.
         by: UserId,
+        /// Under which key of theirs.
+        key: Option<SubmitKey>,
     },
     /// Somebody asked for more.
     BudgetAsked {
@@ -410,7 +417,7 @@ impl Decision {
             | Self::TaskEnded { task, .. }
             | Self::TaskReleased(task) => Some(task.attempt),
             Self::EpochBegan(_)
-            | Self::PolicySet(_)
+            | Self::PolicySet { .. }
             | Self::NodeAdmitted { .. }
             | Self::NodeRefreshed { .. }
             | Self::DrainBegan { .. }

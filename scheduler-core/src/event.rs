@@ -7,7 +7,7 @@ use tidegate_model::{
 
 use crate::accounts::{Cut, Role, Size};
 use crate::money::Amount;
-use crate::policy::Policy;
+use crate::policy::PolicyChange;
 
 /// One fact that something may be decided on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +93,8 @@ pub enum Event {
         /// For what.
         request: JobRequest,
     },
-    /// The policy is now this.
-    PolicyChanged(Policy),
+    /// Somebody wants this policy.
+    PolicyChanged(PolicyChange),
     /// An instant that [`Core::next_deadline`](crate::Core::next_deadline) named has come.
     DeadlineReached,
 }
@@ -132,6 +132,8 @@ pub enum AccountRequest {
         amount: Amount,
         /// Else it lapses after one window.
         permanent: bool,
+        /// Made by the client: the same key and user makes one transfer.
+        key: Option<SubmitKey>,
     },
     /// Ask for another budget; open to all who may submit.
     Ask {
@@ -150,6 +152,8 @@ pub enum AccountRequest {
         asked_by: UserId,
         /// Whether it is granted.
         grant: bool,
+        /// What the one who answers was shown; another is not answered. None = whatever it is.
+        size: Option<Size>,
     },
     /// Take the account out of use.
     Delete {

@@ -17,7 +17,7 @@ use crate::books::{Attempt, Books, Job, Task};
 use crate::charge::{self, Charge};
 use crate::decision::Decision;
 use crate::index::Index;
-use crate::policy::Policy;
+use crate::policy::{Author, Policy, PolicyEdit};
 
 /// When and where in the journal a decision stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Books {
     pub fn evolve(&mut self, stamp: Stamp, decision: &Decision) -> Result<(), Broken> {
         let applied = match decision {
             Decision::EpochBegan(epoch) => self.begin_epoch(*epoch),
-            Decision::PolicySet(policy) => self.set_policy(policy),
+            Decision::PolicySet { policy, by } => self.set_policy(stamp, policy, *by),
             Decision::NodeAdmitted { .. }
             | Decision::NodeRefreshed { .. }
             | Decision::DrainBegan { .. }
@@ -108,8 +108,9 @@ impl Books {
     }
 
     /// What is small and what a GPU costs may be other than before, so all indexes are rebuilt.
-    fn set_policy(&mut self, policy: &Policy) -> Applied {
+    fn set_policy(&mut self, stamp: Stamp, policy: &Policy, by: Author) -> Applied {
         self.policy = policy.clone();
+        self.policy_edit = Some(PolicyEdit { record: stamp.seq, at: stamp.at, by });
         self.reindex();
         Ok(())
     }

@@ -25,6 +25,7 @@ mod explain;
 mod index;
 mod money;
 mod observations;
+mod own_times;
 mod policy;
 mod rehearse;
 mod wanted;
@@ -49,7 +50,8 @@ pub use evolve::{Broken, Stamp};
 pub use explain::{Explanation, Reason};
 pub use money::{Amount, Pledge, Rate, WINDOW, Weight, Window};
 pub use observations::{NodeState, Observations, SeenNode};
-pub use policy::{GpuRule, Kind, Policy, Sharing, SmallLimit};
+pub use own_times::LongAsk;
+pub use policy::{Author, GpuRule, Kind, Policy, PolicyChange, PolicyEdit, Sharing, SmallLimit};
 pub use rehearse::DryRun;
 
 #[cfg(test)]

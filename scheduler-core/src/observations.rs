@@ -1,7 +1,7 @@
 //! What is seen but not journaled: who was heard, and what agents say they hold. Empty after a
 //! restart, and then the careful assumption holds: a node is Unconfirmed until it has reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{AttemptId, NodeId, SaveSeen, Span, TaskId, TaskSeen, Timestamp};
 
@@ -49,6 +49,14 @@ pub enum NodeState {
 }
 
 impl Observations {
+    /// What may be assumed of a past instant, of which only the books are known: every node was
+    /// just heard but these.
+    pub(crate) fn assumed(books: &Books, at: Timestamp, silent: &BTreeSet<NodeId>) -> Self {
+        let heard = books.nodes.keys().filter(|node| !silent.contains(node));
+        let seen = |node: &NodeId| (*node, SeenNode { heard: at, tasks: BTreeMap::new() });
+        Self { nodes: heard.map(seen).collect(), ..Self::default() }
+    }
+
     /// What was seen of the node, if it has reported.
     #[must_use]
     pub fn node(&self, node: NodeId) -> Option<&SeenNode> {

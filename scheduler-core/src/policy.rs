@@ -1,11 +1,15 @@
 //! Values that people set and the journal keeps. Every default has its reason.
 
+mod change;
+
 use std::collections::BTreeSet;
 
 use tidegate_model::{GpuCount, GpuType, Span, UserId};
 
 use crate::accounts::WHOLE;
 use crate::money::{Amount, Weight};
+
+pub use self::change::{Author, PolicyChange, PolicyEdit};
 
 /// A kind of GPU: which products it covers, and what one costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,6 +192,11 @@ impl Sharing {
             if value < least || value > most {
                 return Err(format!("{key}: {value} given; {least} to {most} is accepted"));
             }
+        }
+        let mut names = BTreeSet::new();
+        if let Some(twice) = self.gpu_types.iter().find(|rule| !names.insert(&rule.name)) {
+            let name = &twice.name;
+            return Err(format!("gpu_types: {name} is named twice; name each kind once"));
         }
         let weightless =
             self.gpu_types.iter().find(|rule| !(1..=1_000_000).contains(&rule.weight.0));

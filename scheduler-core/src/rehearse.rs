@@ -1,7 +1,7 @@
 //! What would happen to a job if it were submitted now, for several min runtimes: asked of a copy
 //! of the core, so that the answer is the scheduler's own.
 
-use tidegate_model::{DecisionSeq, JobSpec, Span, SubmitKey, Timestamp, UserId};
+use tidegate_model::{DecisionSeq, JobId, JobSpec, Span, SubmitKey, Timestamp, UserId};
 
 use crate::books::AttemptState;
 use crate::core::Core;
@@ -102,7 +102,56 @@ impl Core {
                 dry.at = Some(now);
             }
         }
-        dry.why = Ok(explanation);
+        dry.why = Ok(without_number(explanation, job));
         dry
+    }
+}
+
+/// The job has no number yet, and the one that it had in the copy may be another's soon.
+fn without_number(explanation: Explanation, job: JobId) -> Explanation {
+    let id = job.to_string();
+    let named = |word: &str| {
+        let (bare, rest) = word.split_at_checked(id.len()).unwrap_or_default();
+        bare == id && !rest.starts_with(|next: char| next.is_ascii_digit())
+    };
+    let told = |line: &String| {
+        let line = match line.split_once(": ") {
+            Some((first, rest)) if named(first) => rest,
+            Some(_) | None => line,
+        };
+        let words = line.split(' ').map(|word| if named(word) { "it" } else { word });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let lines = explanation.lines.iter().map(told).collect();
+    Explanation { lines, ..explanation }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::explain::Reason;
+
+    fn check(line: &str, expected: &str) {
+        let lines = vec![line.to_owned()];
+        let numbers = BTreeMap::new();
+        let told = Explanation { reason: Reason::Starting, lines, numbers };
+        assert_eq!(without_number(told, JobId(12)).lines, [expected]);
+    }
+
+    #[test]
+    fn a_job_that_is_not_submitted_is_not_named() {
+        check(
+            "job-12.1: its 2 tasks' GPUs are being verified",
+            "its 2 tasks' GPUs are being verified",
+        );
+        check("job-12.1: job-3.1 to save and leave", "job-3.1 to save and leave");
+        check("waits for job-123 and job-1", "waits for job-123 and job-1");
+        check("job-120.1: all", "job-120.1: all");
+        check(
+            "`tidegate release` for job-12 lets it start",
+            "`tidegate release` for it lets it start",
+        );
     }
 }

@@ -108,7 +108,7 @@ impl<O: Observer> World<O> {
             stale: BTreeSet::new(),
         };
         world.tell(&Event::LeaderStarted)?;
-        world.tell(&Event::PolicyChanged(policy))?;
+        world.tell(&Event::PolicyChanged(policy.into()))?;
         for form in nodes {
             let mut agent = Agent::new(form.name.clone(), facts(form));
             world.tell(&agent.everything())?;

@@ -155,8 +155,13 @@ impl Chaos {
             11 => {
                 let (from, to) = ("q".parse().expect("a path"), "p/a".parse().expect("a path"));
                 let amount = scheduler_core::Amount::gpu_hours(u64::from(self.dice.u32(1..9)));
-                let request =
-                    AccountRequest::Transfer { from, to, amount, permanent: self.dice.bool() };
+                let request = AccountRequest::Transfer {
+                    from,
+                    to,
+                    amount,
+                    permanent: self.dice.bool(),
+                    key: None,
+                };
                 Event::AccountRequested { by: ROOT, request }
             }
             12..=17 => return self.befall_job(),

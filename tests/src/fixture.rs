@@ -252,6 +252,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         Some(v1::JobSpec::from(*spec))
     });
     let submit = v1::SubmitRequest { key: CLUSTER.to_string(), spec };
+    let reply = v1::SubmitReply { job: "job-1".into(), repeated: true, warnings: Vec::new() };
     let welcome = v1::Welcome { cluster: CLUSTER.to_string(), epoch: 2 };
     vec![
         ("FromAgent.hello", up(From::Hello(hello))),
@@ -261,6 +262,6 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("ToAgent.plan", down(To::Plan(plan()))),
         ("ToAgent.read_log", down(To::ReadLog(read))),
         ("SubmitRequest", submit.encode_to_vec()),
-        ("SubmitReply", v1::SubmitReply { job: "job-1".into(), repeated: true }.encode_to_vec()),
+        ("SubmitReply", reply.encode_to_vec()),
     ]
 }

@@ -1,6 +1,9 @@
 //! One short history that meets every kind of decision, for suites that must see them all.
 
-use scheduler_core::{AccountRequest, Amount, Cut, Event, JobRequest, Policy, Role, Sharing, Size};
+use scheduler_core::{
+    AccountRequest, Amount, Author, Cut, Event, JobRequest, Policy, PolicyChange, Role, Sharing,
+    Size,
+};
 use tidegate_coordinator::engine::{Engine, EngineError};
 use tidegate_coordinator::journal::Journal;
 use tidegate_coordinator::store;
@@ -68,6 +71,7 @@ fn spec(gpus: u32) -> JobSpec {
         while_waiting: WhileWaiting::Free,
         checkpoint: None,
         after: Vec::new(),
+        notify_url: None,
     }
 }
 
@@ -186,6 +190,10 @@ fn node() -> NodeName {
     "node-a".parse().expect("valid")
 }
 
+fn by_root(policy: Policy) -> Event {
+    Event::PolicyChanged(PolicyChange { policy, by: Author::User(UserId(0)), read: None })
+}
+
 fn first_day() -> Vec<(u64, Event)> {
     let root = UserId(0);
     let prepared = TaskSeen::Prepared { port: 29_500 };
@@ -194,7 +202,7 @@ fn first_day() -> Vec<(u64, Event)> {
     let mut never_started: Vec<_> = (0..8).map(|index| (task(2, 1, index), never())).collect();
     never_started.push((task(3, 1, 0), never()));
     let mut history: Vec<_> = vec![
-        (1, Event::PolicyChanged(Policy { admins: [UserId(5)].into(), sharing, ..policy() })),
+        (1, by_root(Policy { admins: [UserId(5)].into(), sharing, ..policy() })),
         (2, report(true, vec![])),
     ];
     history.extend(accounts().into_iter().map(|event| (2, event)));
@@ -244,6 +252,7 @@ fn money() -> Vec<(u64, Event)> {
                 to: path("a/c"),
                 amount: hours(10),
                 permanent: false,
+                key: Some(SubmitKey(77)),
             },
         ),
         by(
@@ -254,7 +263,15 @@ fn money() -> Vec<(u64, Event)> {
                 reason: "more".into(),
             },
         ),
-        by(5, AccountRequest::Answer { account: path("a/c"), asked_by: UserId(1000), grant: true }),
+        by(
+            5,
+            AccountRequest::Answer {
+                account: path("a/c"),
+                asked_by: UserId(1000),
+                grant: true,
+                size: Some(Size::Fixed(hours(90))),
+            },
+        ),
         by(
             1000,
             AccountRequest::Ask { account: path("a/b"), size: Size::Share(9), reason: "x".into() },

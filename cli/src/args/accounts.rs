@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tidegate_model::AccountPath;
+use tidegate_model::{AccountPath, SubmitKey};
 use tidegate_proto::v1;
 
 use crate::amount::{GpuTime, Size};
@@ -96,9 +96,11 @@ pub(crate) enum BudgetCommand {
         account: AnyAccount,
     },
     /// Move GPU-hours from one account to another, for one window
-    #[command(after_help = "Example:\n  tidegate budget transfer olmo/pretrain olmo/sft 100h\n\n\
-                            It is asked once: while the answer is missing, look with `tidegate \
-                            budget show`\nbefore you ask again.")]
+    #[command(
+        after_help = "Example:\n  tidegate budget transfer olmo/pretrain olmo/sft 100h\n\nIt \
+                            is made once, however often it is asked under one key while it is in \
+                            force;\neach command makes a key of its own."
+    )]
     Transfer {
         /// The account that gives
         from: AccountPath,
@@ -110,6 +112,9 @@ pub(crate) enum BudgetCommand {
         /// It never lapses
         #[arg(long)]
         permanent: bool,
+        /// Your own key: the same key makes one transfer
+        #[arg(long, value_name = "ULID")]
+        key: Option<SubmitKey>,
     },
     /// Ask for another budget; a manager of the account above answers
     #[command(after_help = "Example:\n  tidegate budget request olmo/sft 20% --reason \"deadline \
@@ -143,6 +148,9 @@ pub(crate) struct AnswerArgs {
     pub(crate) account: AccountPath,
     /// Who asked (name or uid)
     pub(crate) user: String,
+    /// Only if this is what is asked for
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<Size>,
 }
 
 #[derive(Debug, Subcommand)]

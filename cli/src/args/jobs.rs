@@ -1,12 +1,15 @@
 //! Arguments of what is done with jobs.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tidegate_model::{AccountPath, Bytes, GpuType, JobId, Span, SubmitKey, TaskLayout};
+use tidegate_model::{AccountPath, Bytes, GpuType, JobId, Span, SubmitKey, TaskLayout, Timestamp};
 
 use crate::array::ArrayRange;
 use crate::jobfile;
+use crate::show::time;
 
 /// How a job is handed over, whether it comes from a file or from the command line.
 #[derive(Debug, Args)]
@@ -86,6 +89,9 @@ pub(crate) struct RunArgs {
     /// What is kept of each output stream of each task
     #[arg(long, value_name = "SIZE", default_value_t = jobfile::DEFAULT_LOG_CAP)]
     pub(crate) log_cap: Bytes,
+    /// Web address that is told of starts, requests to save and ends; the cluster allows some
+    #[arg(long, value_name = "URL")]
+    pub(crate) notify_url: Option<String>,
     /// Where the tasks start [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
@@ -133,6 +139,62 @@ pub(crate) struct JobArgs {
     /// The job's id, such as job-7
     #[arg(value_name = "JOB")]
     pub(crate) job: JobId,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The job's id, such as job-7
+    #[arg(value_name = "JOB")]
+    pub(crate) job: JobId,
+    /// What was the reason at this instant: RFC 3339, milliseconds since 1970, or -2h for two hours
+    /// ago
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) at: Option<Past>,
+}
+
+/// A past instant, as a person gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Past {
+    At(Timestamp),
+    /// So long before now.
+    Ago(Span),
+}
+
+impl Past {
+    pub(crate) fn instant(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) => at,
+            Self::Ago(span) => Timestamp(now.0.saturating_sub(span.0)),
+        }
+    }
+}
+
+impl FromStr for Past {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ms = || text.parse().ok().map(Timestamp);
+        let at = time::from_rfc3339(text).or_else(ms).map(Self::At);
+        let ago = || text.strip_prefix('-')?.parse().ok().map(Self::Ago);
+        at.or_else(ago).ok_or_else(|| {
+            let given: String = text.chars().take(64).collect();
+            format!(
+                "{given:?} is no time: expected -2h for two hours ago, an instant like \
+                 2026-12-01T08:00:00Z or 2026-12-01T08:00:00+01:00, or milliseconds since 1970"
+            )
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NoticesArgs {
+    /// Go on until you end it
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Run this for each, with the notice as one line of JSON on its standard input; takes the rest
+    /// of the line
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
+    pub(crate) exec: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -83,7 +83,7 @@ fn a_command_is_an_array_and_never_a_shell_string() {
 fn an_unknown_key_is_refused_with_the_nearest_and_all_valid_ones() {
     const ALL: &str = "the keys are name, account, command, working_dir, checkpoint, env, gpus, \
                        gpus_per_node, gpu_type, max_blocks, tasks, min_runtime, while_waiting, \
-                       order, after, grace, max_restarts, checkpoint_dir, log_cap";
+                       order, after, grace, max_restarts, checkpoint_dir, log_cap, notify_url";
     check_line("gpu = 8", &format!("unknown key \"gpu\" (did you mean \"gpus\"?); {ALL}"));
     check_line(
         "min-runtime = \"2h\"",

@@ -226,7 +226,11 @@ impl Edit {
 }
 
 impl Ask {
-    fn read(wire: v1::AskView, users: &mut Users) -> Result<Self, WireError> {
+    /// Reads the coordinator's view.
+    ///
+    /// # Errors
+    /// If the size is malformed.
+    pub(crate) fn read(wire: v1::AskView, users: &mut Users) -> Result<Self, WireError> {
         let v1::AskView { uid, size, reason, at_ms } = wire;
         let (user, size) = (users.name(uid), Size::read(size)?);
         Ok(Self { user, uid, size, reason, at_ms: Timestamp(at_ms) })

@@ -36,6 +36,8 @@ pub(crate) struct Spec {
     /// Null = it cannot be asked to save.
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) after: Vec<After>,
+    /// Null = nobody is told. Its place only: the rest is a secret.
+    pub(crate) notify_url: Option<String>,
 }
 
 /// How it saves when it is asked to.
@@ -82,6 +84,7 @@ impl From<v1::JobSpec> for Spec {
             order: wire.own_order,
             checkpoint: wire.checkpoint.map(Checkpoint::from),
             after: wire.after.into_iter().map(After::from).collect(),
+            notify_url: wire.notify_url,
         }
     }
 }

@@ -36,8 +36,12 @@ fn looked_up(uid: u32) -> String {
 /// # Errors
 /// If no user of this machine has the name.
 pub(crate) fn uid(user: &str) -> Result<u32, Failure> {
-    if let Ok(uid) = user.parse() {
-        return Ok(uid);
+    match user.parse() {
+        // Systems use -1 for "no user".
+        Ok(u32::MAX) => return Err(nobody(user)),
+        Ok(uid) => return Ok(uid),
+        Err(_) if user.parse::<i64>().is_ok() => return Err(nobody(user)),
+        Err(_) => {}
     }
     match User::from_name(user) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
@@ -51,6 +55,11 @@ pub(crate) fn uid(user: &str) -> Result<u32, Failure> {
             format!("the user {user:?} cannot be looked up: {error}"),
         )),
     }
+}
+
+fn nobody(given: &str) -> Failure {
+    let most = u32::MAX - 1;
+    Failure::refused(format!("{given} is no user's uid: 0 to {most} or a user's name is accepted"))
 }
 
 /// The user who runs this command.

@@ -10,6 +10,8 @@ use tonic::Status;
 use super::support::{Asked, Coordinator, Script};
 use super::told;
 
+const KEY: &str = "01JQ0000000000000000000001";
+
 fn hours(count: i128) -> Vec<u8> {
     amount_bytes(count * 3_600_000_000)
 }
@@ -53,25 +55,9 @@ fn each_change_of_a_budget_is_asked_as_it_was_given() {
     );
     let (from, to, amount) = ("olmo".to_owned(), account.clone(), hours(100));
     check_change(
-        "budget transfer olmo olmo/sft 100",
-        Change::Transfer(Transfer { from, to, amount, permanent: false }),
+        &format!("budget transfer olmo olmo/sft 100 --key {KEY}"),
+        Change::Transfer(Transfer { from, to, amount, permanent: false, key: KEY.into() }),
         "100.0 GPU-h of olmo go to olmo/sft, for one window, 7d",
-    );
-    let reason = "deadline".to_owned();
-    check_change(
-        "budget request olmo/sft 40% --reason deadline",
-        Change::Ask(Ask { account: account.clone(), size: share(40), reason }),
-        "40% are asked for olmo/sft; a manager above it answers",
-    );
-    check_change(
-        "budget approve olmo/sft 1234",
-        Change::Answer(Answer { account: account.clone(), asked_by_uid: 1234, grant: true }),
-        "what 1234 asked for olmo/sft is granted",
-    );
-    check_change(
-        "budget decline olmo/sft 1234",
-        Change::Answer(Answer { account: account.clone(), asked_by_uid: 1234, grant: false }),
-        "what 1234 asked for olmo/sft is declined",
     );
     check_change(
         "budget delete olmo/sft",
@@ -107,13 +93,78 @@ fn a_change_that_was_so_already_says_so_and_a_refused_one_is_told_in_the_coordin
 }
 
 #[test]
-fn a_transfer_is_asked_once_whatever_becomes_of_its_answer() {
-    let refusal = Some(Status::unavailable("restarting"));
-    let coordinator = Coordinator::with(Script { refusal, ..Script::default() });
+fn a_request_says_which_it_takes_the_place_of() {
+    let ask = Ask { account: "olmo/sft".into(), size: share(40), reason: "deadline".into() };
+    let line = "budget request olmo/sft 40% --reason deadline";
+    let words = "40% are asked for olmo/sft; a manager above it answers";
+    let (ran, asked) = run(&changing(), line);
+    assert_eq!(ran, told(0, &format!("{words}\n"), ""));
+    assert_eq!(asked, Some(Asked::Account(Change::Ask(ask))));
+    let old = v1::AskView { uid: 1234, size: share(20), reason: "x".into(), at_ms: 7 };
+    let script = Script { changed: true, replaced: Some(old), ..Script::default() };
+    let coordinator = Coordinator::with(script);
+    let (ran, _) = run(&coordinator, line);
+    let expected = format!("{words}; it replaces your request for 20% of ");
+    assert!(ran.stdout.starts_with(&expected) && ran.stdout.ends_with(" ago\n"), "{ran:?}");
+    let document = run(&coordinator, &format!("{line} --json")).0.json();
+    assert_eq!(document["replaced"]["size"], json!({ "share_millionths": 200_000 }));
+}
+
+#[test]
+fn an_answer_names_the_size_that_was_read_and_answers_no_other() {
+    let mut accounts = accounts();
+    let reason = "deadline".to_owned();
+    accounts.accounts = accounts.accounts.split_off(1);
+    accounts.accounts[0].asks = vec![v1::AskView { uid: 1234, size: share(40), reason, at_ms: 7 }];
+    let coordinator = Coordinator::with(Script { changed: true, accounts, ..Script::default() });
+    let answer = |grant| {
+        let (account, size) = ("sft".to_owned(), share(40));
+        Some(Asked::Account(Change::Answer(Answer { account, asked_by_uid: 1234, grant, size })))
+    };
+    let (ran, asked) = run(&coordinator, "budget approve sft 1234");
+    assert_eq!(ran, told(0, "sft is given 40%, as 1234 asked\n", ""));
+    assert_eq!(asked, answer(true));
+    let (ran, asked) = run(&coordinator, "budget decline sft 1234 --size 40%");
+    assert_eq!(ran, told(0, "40%, which 1234 asked for sft, is declined\n", ""));
+    assert_eq!(asked, answer(false));
+    let (ran, asked) = run(&coordinator, "budget approve sft 1234 --size 30%");
+    let words = "error: 1234 asks for 40% in sft, and not for 30%\n";
+    assert_eq!(ran, told(2, "", words));
+    assert_eq!(asked, Some(Asked::Accounts("sft".into())), "it was only read");
+    let (ran, _) = run(&coordinator, "budget approve sft 7");
+    assert_eq!(ran, told(2, "", "error: 7 has asked for nothing in sft\n"));
+}
+
+#[test]
+fn a_transfer_is_asked_again_under_its_key_until_there_is_an_answer() {
+    let change_misses = [Status::unavailable("restarting")].into();
+    let coordinator = Coordinator::with(Script { change_misses, ..Script::default() });
     let (ran, _) = run(&coordinator, "budget transfer a b 1h");
-    let expected = "error: restarting; look at `tidegate budget show a` before you ask again\n";
-    assert_eq!(ran, told(5, "", expected));
-    assert_eq!(coordinator.script().asked.len(), 1);
+    assert_eq!(ran, told(0, "1.0 GPU-h of a go to b, for one window, 7d\n", ""));
+    let asked = coordinator.script().asked.clone();
+    let [Asked::Account(Change::Transfer(first)), Asked::Account(Change::Transfer(second))] =
+        &asked[..]
+    else {
+        panic!("{asked:?}");
+    };
+    assert_eq!((first, first.key.len()), (second, 26));
+}
+
+#[test]
+fn nobody_is_given_a_role_and_wrong_usage_is_one_line() {
+    let coordinator = changing();
+    for user in ["4294967295", "-1", "99999999999"] {
+        let (ran, _) = run(&coordinator, &format!("role set root -- {user} member"));
+        let words = format!(
+            "error: {user} is no user's uid: 0 to 4294967294 or a user's name is accepted\n"
+        );
+        assert_eq!(ran, told(2, "", &words));
+    }
+    let (ran, _) = run(&coordinator, "role set root");
+    let words = "error: the following required arguments were not provided: <USER> <ROLE>; usage: \
+                 tidegate role set <ACCOUNT> <USER> <ROLE> (--help tells more)\n";
+    assert_eq!(ran, told(2, "", words));
+    assert!(coordinator.script().asked.is_empty());
 }
 
 fn accounts() -> v1::ListAccountsReply {
@@ -146,7 +197,7 @@ fn accounts() -> v1::ListAccountsReply {
         edits: vec![v1::EditView { at_ms: 7, by_uid: 0, size: share(30), now: false }],
         ..v1::AccountView::default()
     };
-    v1::ListAccountsReply { accounts: vec![root, sft], at_ms: 8 }
+    v1::ListAccountsReply { accounts: vec![root, sft], at_ms: 8, more: false }
 }
 
 #[test]
@@ -289,6 +340,7 @@ fn policy_is_shown_in_peoples_units_and_exactly_for_programs() {
         assert!(ran.stdout.lines().any(|shown| shown == line), "{line:?} in {}", ran.stdout);
     }
     let document = run(&coordinator, "policy show --json").0.json();
+    assert_eq!((&document["version"], &document["set"]), (&json!(0), &json!(null)));
     assert_eq!(document["small_reserve_millionths"], 50_000);
     assert_eq!(document["small_floor_gpu_us"], 64 * 3_600_000_000_u64);
     assert_eq!(document["patience_ms"], 86_400_000);
@@ -297,7 +349,12 @@ fn policy_is_shown_in_peoples_units_and_exactly_for_programs() {
 
 #[test]
 fn policy_is_given_back_whole_with_what_was_changed() {
-    let script = || Script { policy: Some(policy()), changed: true, ..Script::default() };
+    let script = || Script {
+        policy: Some(policy()),
+        policy_version: 12,
+        changed: true,
+        ..Script::default()
+    };
     let coordinator = Coordinator::with(script());
     let line = "policy set slack=2.5% patience=12h gate_width=4 small_floor=8h admins=0,9 \
                 gpu_types=h100:H100:2000,a100:A100:1000";
@@ -319,7 +376,10 @@ gpu_types is h100:H100:2000,a100:A100:1000, and was h100:H100:2000
     sharing.small_floor = hours(8);
     let a100 = v1::GpuRule { name: "a100".into(), product: "A100".into(), weight: 1000 };
     sharing.gpu_types.push(a100);
-    assert_eq!(asked, Some(Asked::Policy(changed)));
+    assert_eq!(asked, Some(Asked::Policy(changed, Some(12))));
+    let shown = run(&coordinator, "policy show").0.stdout;
+    let set = "set by 4294000000 at 1970-01-02T00:00:00Z (";
+    assert!(shown.contains(set) && shown.ends_with(" ago), record 12\n"), "{shown}");
     let document = run(&coordinator, "policy set slack=2% --json").0.json();
     assert_eq!(
         (&document["changed"], &document["policy"]["slack_millionths"]),

@@ -34,8 +34,16 @@ pub struct Script {
     pub accounts: v1::ListAccountsReply,
     pub rehearsals: Vec<v1::DryRun>,
     pub policy: Option<v1::Policy>,
+    /// The record that set it.
+    pub policy_version: u64,
     /// Changes are answered with it.
     pub changed: bool,
+    /// Misses of changes of accounts that are recorded all the same, first to last.
+    pub change_misses: VecDeque<Status>,
+    /// And with this.
+    pub replaced: Option<v1::AskView>,
+    /// Submits and dry runs are answered with it.
+    pub warnings: Vec<v1::Warning>,
     /// What was asked besides submits, as it came.
     pub asked: Vec<Asked>,
     /// The answer to all other calls, and to those above if it is there.
@@ -51,7 +59,7 @@ pub enum Asked {
     Job(String, v1::JobChange),
     Accounts(String),
     Account(v1::change_account_request::Change),
-    Policy(v1::Policy),
+    Policy(v1::Policy, Option<u64>),
 }
 
 /// The kept end of an output that is complete.
@@ -193,9 +201,10 @@ impl Tidegate for Scripted {
             Some(_) | None => {
                 // One job for each key, in the order of the keys' first use.
                 let keys = script.submits.iter().map(|one| &one.key);
+                let warnings = script.warnings.clone();
                 let others: BTreeSet<_> = keys.take_while(|one| **one != key).collect();
                 let job = format!("job-{}", 7 + others.len());
-                Ok(Response::new(v1::SubmitReply { job, repeated }))
+                Ok(Response::new(v1::SubmitReply { job, repeated, warnings }))
             }
         }
     }
@@ -238,6 +247,7 @@ impl Tidegate for Scripted {
             reason: "AwaitingNodes".into(),
             lines: vec!["8 GPUs are asked.".into(), "2 are idle.".into()],
             numbers: [("gpus".to_owned(), 8), ("gpus_idle".to_owned(), 2)].into(),
+            ..v1::ExplainReply::default()
         }))
     }
 
@@ -322,7 +332,10 @@ impl Tidegate for Scripted {
         request: Request<v1::DryRunRequest>,
     ) -> Result<Response<v1::DryRunReply>, Status> {
         let asked = Asked::DryRun(request.into_inner().spec.unwrap());
-        self.answer(asked, |script| v1::DryRunReply { runs: script.rehearsals.clone() })
+        self.answer(asked, |script| v1::DryRunReply {
+            runs: script.rehearsals.clone(),
+            warnings: script.warnings.clone(),
+        })
     }
 
     async fn change_job(
@@ -332,6 +345,7 @@ impl Tidegate for Scripted {
         let request = request.into_inner();
         let change = request.change();
         self.answer(Asked::Job(request.job, change), |script| v1::ChangeReply {
+            replaced: None,
             changed: script.changed,
         })
     }
@@ -349,7 +363,15 @@ impl Tidegate for Scripted {
         request: Request<v1::ChangeAccountRequest>,
     ) -> Result<Response<v1::ChangeReply>, Status> {
         let asked = Asked::Account(request.into_inner().change.unwrap());
-        self.answer(asked, |script| v1::ChangeReply { changed: script.changed })
+        let miss = self.script().change_misses.pop_front();
+        if let Some(miss) = miss {
+            self.script().asked.push(asked);
+            return Err(miss);
+        }
+        self.answer(asked, |script| v1::ChangeReply {
+            changed: script.changed,
+            replaced: script.replaced.clone(),
+        })
     }
 
     async fn report(
@@ -359,18 +381,36 @@ impl Tidegate for Scripted {
         self.refused()
     }
 
+    async fn list_notices(
+        &self,
+        _request: Request<v1::ListNoticesRequest>,
+    ) -> Result<Response<v1::ListNoticesReply>, Status> {
+        self.refused()
+    }
+
     async fn get_policy(
         &self,
         _request: Request<v1::GetPolicyRequest>,
     ) -> Result<Response<v1::GetPolicyReply>, Status> {
-        Ok(Response::new(v1::GetPolicyReply { policy: self.script().policy.clone() }))
+        let script = self.script();
+        Ok(Response::new(v1::GetPolicyReply {
+            policy: script.policy.clone(),
+            version: script.policy_version,
+            set_ms: (script.policy_version > 0).then_some(86_400_000),
+            by_uid: Some(4_294_000_000),
+            by_configuration: false,
+        }))
     }
 
     async fn set_policy(
         &self,
         request: Request<v1::SetPolicyRequest>,
     ) -> Result<Response<v1::ChangeReply>, Status> {
-        let asked = Asked::Policy(request.into_inner().policy.unwrap());
-        self.answer(asked, |script| v1::ChangeReply { changed: script.changed })
+        let v1::SetPolicyRequest { policy, version } = request.into_inner();
+        let asked = Asked::Policy(policy.unwrap(), version);
+        self.answer(asked, |script| v1::ChangeReply {
+            changed: script.changed,
+            replaced: script.replaced.clone(),
+        })
     }
 }

@@ -1,9 +1,15 @@
 //! The API that the command line and other clients speak.
 
+mod accounts;
+mod explain;
+mod notices;
+mod policy;
+mod warnings;
+
 use std::ops::Bound;
 use std::sync::Arc;
 
-use scheduler_core::{Event, Job, JobState, Refusal};
+use scheduler_core::{Event, Job, JobState};
 use tidegate_model::{AttemptId, JobId, JobSpec, NodeName, TaskId, Timestamp, UserId};
 use tidegate_proto::{MAX_LOG_READ, optional, parsed, required, v1};
 use tonic::transport::server::UdsConnectInfo;
@@ -13,8 +19,10 @@ use super::link::{Links, LogError, log_ask};
 use super::{messages, requests, status};
 use crate::engine::Answer;
 use crate::thread::{Handle, Message};
-use crate::translate::{policy, policy_message};
 use crate::view::View;
+
+pub use self::explain::Past;
+pub use self::notices::Notices;
 
 /// Most jobs in one page of a list.
 const MAX_PAGE: usize = 10_000;
@@ -32,6 +40,10 @@ pub struct Api {
     pub engine: Handle,
     /// The agents that are connected.
     pub links: Arc<Links>,
+    /// The store, for what was.
+    pub past: Past,
+    /// Where notices may go, and where they are read.
+    pub notices: Notices,
 }
 
 /// Who asks: what the kernel says of the other end of the socket.
@@ -59,7 +71,8 @@ impl Api {
 
     async fn change(&self, event: Event) -> Result<Response<v1::ChangeReply>, Status> {
         let answer = status::ask(&self.engine, event).await?;
-        Ok(Response::new(v1::ChangeReply { changed: answer == Answer::Changed }))
+        let changed = answer == Answer::Changed;
+        Ok(Response::new(v1::ChangeReply { changed, ..v1::ChangeReply::default() }))
     }
 
     async fn log_of(&self, uid: UserId, ask: v1::ReadLogRequest) -> Result<LogPlace, Status> {
@@ -115,10 +128,12 @@ impl v1::tidegate_server::Tidegate for Api {
         let malformed = |error| status::malformed(&error);
         let key = parsed(&key, "SubmitRequest.key").map_err(malformed)?;
         let spec = required(spec, "SubmitRequest.spec").map_err(malformed)?;
-        let spec = Box::new(spec.try_into().map_err(malformed)?);
+        let spec: Box<JobSpec> = Box::new(spec.try_into().map_err(malformed)?);
+        self.notices.check(&spec)?;
+        let warnings = self.warnings(user, &spec).await;
         match status::ask(&self.engine, Event::JobSubmitted { key, user, spec }).await? {
             Answer::Submitted { job, repeated } => {
-                Ok(Response::new(v1::SubmitReply { job: job.to_string(), repeated }))
+                Ok(Response::new(v1::SubmitReply { job: job.to_string(), repeated, warnings }))
             }
             Answer::Changed | Answer::AsItWas | Answer::Refused(_) => {
                 Err(Status::internal("a submit was answered with no job"))
@@ -185,18 +200,7 @@ impl v1::tidegate_server::Tidegate for Api {
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::ExplainReply>, Status> {
-        let id = job_id(&request.into_inner().job)?;
-        let view = self.view().await?;
-        find(&view, id)?;
-        let explained = view.core.explain(view.at, id);
-        let explained = explained.ok_or_else(|| Status::internal("a known job has a reason"))?;
-        let numbers = messages::numbers(&explained);
-        Ok(Response::new(v1::ExplainReply {
-            job: id.to_string(),
-            reason: messages::reason(explained.reason).to_owned(),
-            numbers,
-            lines: explained.lines,
-        }))
+        self.explained(request.into_inner()).await.map(Response::new)
     }
 
     async fn cancel(
@@ -299,14 +303,17 @@ impl v1::tidegate_server::Tidegate for Api {
         let malformed = |error| status::malformed(&error);
         let spec = required(request.into_inner().spec, "DryRunRequest.spec").map_err(malformed)?;
         let spec: JobSpec = spec.try_into().map_err(malformed)?;
+        self.notices.check(&spec)?;
         let view = self.view().await?;
         // It works on copies of the core: long enough to keep other requests waiting.
-        let rehearsed =
-            tokio::task::spawn_blocking(move || view.core.dry_run(view.at, user, &spec));
+        let rehearsed = tokio::task::spawn_blocking(move || {
+            let warnings = warnings::of(view.core.books(), user, &spec);
+            view.core.dry_run(view.at, user, &spec).map(|runs| (runs, warnings))
+        });
         let runs = rehearsed.await.map_err(|_panic| Status::internal("the dry run failed"))?;
-        let runs = runs.map_err(|refusal| status::refused(&refusal))?;
+        let (runs, warnings) = runs.map_err(|refusal| status::refused(&refusal))?;
         let runs = runs.iter().map(messages::dry_run).collect();
-        Ok(Response::new(v1::DryRunReply { runs }))
+        Ok(Response::new(v1::DryRunReply { runs, warnings }))
     }
 
     async fn change_job(
@@ -324,18 +331,7 @@ impl v1::tidegate_server::Tidegate for Api {
         &self,
         request: Request<v1::ListAccountsRequest>,
     ) -> Result<Response<v1::ListAccountsReply>, Status> {
-        let below = optional(&request.into_inner().below, "ListAccountsRequest.below");
-        let below = below.map_err(|error| status::malformed(&error))?;
-        let reply = messages::accounts::accounts(&*self.view().await?, below.as_ref());
-        match below {
-            Some(path) if reply.accounts.is_empty() => {
-                Err(status::refused(&Refusal::NoSuchAccount {
-                    given: path.to_string(),
-                    why: "not known here; `tidegate accounts` lists them".to_owned(),
-                }))
-            }
-            Some(_) | None => Ok(Response::new(reply)),
-        }
+        self.accounts_page(&request.into_inner()).await.map(Response::new)
     }
 
     async fn change_account(
@@ -343,17 +339,14 @@ impl v1::tidegate_server::Tidegate for Api {
         request: Request<v1::ChangeAccountRequest>,
     ) -> Result<Response<v1::ChangeReply>, Status> {
         let by = caller(&request)?;
-        let request = requests::account(request.into_inner());
-        let request = request.map_err(|error| status::malformed(&error))?;
-        self.change(Event::AccountRequested { by, request }).await
+        self.account_changed(by, request.into_inner()).await.map(Response::new)
     }
 
     async fn get_policy(
         &self,
         _request: Request<v1::GetPolicyRequest>,
     ) -> Result<Response<v1::GetPolicyReply>, Status> {
-        let policy = Some(policy_message(&self.view().await?.core.books().policy));
-        Ok(Response::new(v1::GetPolicyReply { policy }))
+        Ok(Response::new(policy::in_force(self.view().await?.core.books())))
     }
 
     async fn set_policy(
@@ -361,16 +354,7 @@ impl v1::tidegate_server::Tidegate for Api {
         request: Request<v1::SetPolicyRequest>,
     ) -> Result<Response<v1::ChangeReply>, Status> {
         let by = caller(&request)?;
-        if !self.view().await?.core.books().policy.is_admin(by) {
-            return Err(status::refused(&Refusal::AdminOnly));
-        }
-        let malformed = |error| status::malformed(&error);
-        let given = required(request.into_inner().policy, "SetPolicyRequest.policy");
-        let given = given.map_err(malformed)?;
-        required(given.sharing.as_ref(), "Policy.sharing").map_err(malformed)?;
-        let policy = policy(given).map_err(malformed)?;
-        policy.check().map_err(|why| status::refused(&Refusal::CannotHold { why }))?;
-        self.change(Event::PolicyChanged(policy)).await
+        self.policy_set(by, request.into_inner()).await.map(Response::new)
     }
 
     async fn report(
@@ -386,6 +370,14 @@ impl v1::tidegate_server::Tidegate for Api {
             tokio::task::spawn_blocking(move || messages::report::report(&view, weeks, below));
         let reply = reply.await.map_err(|_panic| Status::internal("the report failed"))?;
         Ok(Response::new(reply.map_err(|refusal| status::refused(&refusal))?))
+    }
+
+    async fn list_notices(
+        &self,
+        request: Request<v1::ListNoticesRequest>,
+    ) -> Result<Response<v1::ListNoticesReply>, Status> {
+        let uid = caller(&request)?;
+        self.notices_of(uid, request.into_inner()).await.map(Response::new)
     }
 }
 

@@ -13,6 +13,7 @@ use scheduler_core::{
 use tidegate_model::NodeId;
 use tidegate_proto::{amount_bytes, v1};
 
+use crate::notices::allow;
 use crate::translate::standing_message;
 use crate::view::View;
 
@@ -25,7 +26,7 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
     v1::JobView {
         job: job.id.to_string(),
         uid: job.user.0,
-        spec: Some(job.spec.clone().into()),
+        spec: Some(spec(job)),
         state: job_state(job.state).into(),
         submitted_ms: job.submitted.0,
         ended_ms,
@@ -44,6 +45,13 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         waits_since_ms: job.waits_since.0,
         stalled: job.stalled,
     }
+}
+
+/// What was asked for, as everybody may read it: an address for notices is a secret behind its host.
+fn spec(job: &Job) -> v1::JobSpec {
+    let mut spec: v1::JobSpec = job.spec.clone().into();
+    spec.notify_url = spec.notify_url.map(|url| allow::shown(&url));
+    spec
 }
 
 fn park_words(why: ParkReason) -> String {

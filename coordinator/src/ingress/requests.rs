@@ -18,6 +18,7 @@ pub(super) fn account(message: v1::ChangeAccountRequest) -> Result<AccountReques
             to: parsed(&m.to, "Transfer.to")?,
             amount: money(&m.amount, "Transfer.amount")?,
             permanent: m.permanent,
+            key: optional(&m.key, "Transfer.key")?,
         },
         Change::Ask(m) => {
             let (account, size, reason) = (path(&m.account)?, size(m.size)?, m.reason);
@@ -25,7 +26,8 @@ pub(super) fn account(message: v1::ChangeAccountRequest) -> Result<AccountReques
         }
         Change::Answer(m) => {
             let (account, asked_by) = (path(&m.account)?, UserId(m.asked_by_uid));
-            AccountRequest::Answer { account, asked_by, grant: m.grant }
+            let size = m.size.map(|given| size(Some(given))).transpose()?;
+            AccountRequest::Answer { account, asked_by, grant: m.grant, size }
         }
         Change::Delete(m) => AccountRequest::Delete { account: path(&m.account)? },
         Change::SetRole(m) => AccountRequest::SetRole {

@@ -9,7 +9,7 @@ use tidegate_proto::{WireError, required};
 use super::JournalError;
 
 mod event;
-pub(super) mod parts;
+pub(crate) mod parts;
 mod read;
 mod written;
 

@@ -1,10 +1,12 @@
 //! The journal over redb: one file, an OS lock, one transaction and one fsync an append.
 
+mod reading;
 mod unchanged;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use redb::{
     Builder, Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageBackend,
@@ -14,6 +16,8 @@ use tidegate_model::{ClusterId, DecisionSeq};
 
 use self::unchanged::Unchanged;
 use super::{Entry, Journal, JournalError, Sink};
+
+pub use self::reading::{Reader, Reading};
 
 /// What this version writes, and the newest it reads.
 pub const FORMAT: u32 = 1;
@@ -28,7 +32,7 @@ const SNAPSHOTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("snapsho
 /// A journal in a redb database.
 #[derive(Debug)]
 pub struct RedbJournal {
-    database: Database,
+    database: Arc<Database>,
     cluster: ClusterId,
 }
 
@@ -91,18 +95,21 @@ impl RedbJournal {
             }
         })?;
         let cluster = identify(&database, new_cluster)?;
-        Ok(Self { database, cluster })
+        Ok(Self { database: Arc::new(database), cluster })
     }
 
-    /// The oldest snapshot that is kept: where the log that is kept begins, if it was cut.
+    /// The way to the store for those who read beside the one who writes.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader::of(Arc::clone(&self.database))
+    }
+
+    /// The store as it is now.
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn oldest_snapshot(&self) -> Result<Option<Entry>, JournalError> {
-        let reading = self.database.begin_read().map_err(JournalError::storage)?;
-        let snapshots = reading.open_table(SNAPSHOTS).map_err(JournalError::storage)?;
-        let oldest = snapshots.first().map_err(JournalError::storage)?;
-        Ok(oldest.map(|(seq, books)| (DecisionSeq(seq.value()), books.value().to_vec())))
+    pub fn reading(&self) -> Result<Reading, JournalError> {
+        self.reader().reading()
     }
 
     fn write(
@@ -184,13 +191,7 @@ impl Journal for RedbJournal {
     }
 
     fn read(&self, from: DecisionSeq, each: Sink<'_>) -> Result<(), JournalError> {
-        let reading = self.database.begin_read().map_err(JournalError::storage)?;
-        let log = reading.open_table(LOG).map_err(JournalError::storage)?;
-        for entry in log.range(from.0..).map_err(JournalError::storage)? {
-            let (seq, bytes) = entry.map_err(JournalError::storage)?;
-            each(DecisionSeq(seq.value()), bytes.value())?;
-        }
-        Ok(())
+        self.reading()?.read(from, each)
     }
 
     fn snapshot(&mut self, at: DecisionSeq, books: &[u8]) -> Result<(), JournalError> {
@@ -208,16 +209,10 @@ impl Journal for RedbJournal {
     }
 
     fn latest_snapshot(&self) -> Result<Option<Entry>, JournalError> {
-        let reading = self.database.begin_read().map_err(JournalError::storage)?;
-        let snapshots = reading.open_table(SNAPSHOTS).map_err(JournalError::storage)?;
-        let newest = snapshots.last().map_err(JournalError::storage)?;
-        Ok(newest.map(|(seq, books)| (DecisionSeq(seq.value()), books.value().to_vec())))
+        self.reading()?.newest_snapshot()
     }
 
     fn oldest(&self) -> Result<Option<DecisionSeq>, JournalError> {
-        let reading = self.database.begin_read().map_err(JournalError::storage)?;
-        let log = reading.open_table(LOG).map_err(JournalError::storage)?;
-        let first = log.first().map_err(JournalError::storage)?;
-        Ok(first.map(|(seq, _)| DecisionSeq(seq.value())))
+        self.reading()?.oldest()
     }
 }

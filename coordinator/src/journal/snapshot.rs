@@ -7,12 +7,13 @@ mod jobs;
 use std::sync::Arc;
 
 use prost::Message;
-use scheduler_core::{Books, Drain, Node, Stamp};
+use scheduler_core::{Books, Drain, Node, PolicyEdit, Stamp};
 use tidegate_model::{DecisionSeq, Epoch, GpuUuid, TaskId, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, parsed, required};
 
 use super::JournalError;
+use super::codec::parts;
 use crate::translate;
 
 /// The books as of `stamp`.
@@ -29,6 +30,11 @@ pub fn encode(stamp: Stamp, books: &Books) -> Vec<u8> {
         jobs: books.jobs.values().map(|job| jobs::message(job)).collect(),
         accounts: books.accounts.all().map(accounts::message).collect(),
         asked: books.asked.iter().map(accounts::ask_message).collect(),
+        policy_edit: books.policy_edit.map(|edit| wire::PolicyEdit {
+            record: edit.record.0,
+            at_ms: edit.at.0,
+            by: parts::author_message(edit.by),
+        }),
     };
     snapshot.encode_to_vec()
 }
@@ -51,6 +57,11 @@ fn books(snapshot: wire::Snapshot) -> Result<Books, String> {
     let mut books = Books::default();
     books.epoch = (snapshot.epoch > 0).then_some(Epoch(snapshot.epoch));
     books.policy = translate::policy(policy).map_err(told)?;
+    books.policy_edit = snapshot.policy_edit.map(|edit| PolicyEdit {
+        record: DecisionSeq(edit.record),
+        at: Timestamp(edit.at_ms),
+        by: parts::author(edit.by),
+    });
     books.last_job = snapshot.last_job;
     books.last_node = snapshot.last_node;
     for message in snapshot.accounts {

@@ -3,15 +3,17 @@
 
 use prost::Message;
 use scheduler_core::{
-    AccountId, AccountRequest, Books, Decision, Event, JobRequest, ParkReason, ROOT,
+    AccountId, AccountRequest, Books, Decision, Event, JobRequest, ParkReason, PolicyChange, ROOT,
 };
 use tidegate_model::{AccountPath, Commit, NodeName, SaveSeen, TaskSeen, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::journal::v1::event::Event as Kind;
 use tidegate_proto::{WireError, parsed, required};
 
+use crate::journal::codec::parts;
+
 /// The event as the record has it.
-pub(super) fn told(bytes: &[u8]) -> Result<Kind, WireError> {
+pub(crate) fn told(bytes: &[u8]) -> Result<Kind, WireError> {
     let record = wire::Record::decode(bytes)
         .map_err(|error| WireError::Invalid { field: "Record", why: error.to_string() })?;
     required(record.event.and_then(|event| event.event), "Record.event")
@@ -65,11 +67,13 @@ pub(super) fn event(books: &Books, told: &Kind, then: &[Decision]) -> Result<Eve
             let asked = then.iter().find_map(job_request);
             asked.map_or(Event::DeadlineReached, |request| Event::JobRequested { job, by, request })
         }
-        Kind::PolicyChanged(_) => {
+        Kind::PolicyChanged(m) => {
+            let by = parts::author(m.by);
             let set = then.iter().find_map(|decision| {
-                if let Decision::PolicySet(policy) = decision { Some(policy) } else { None }
+                if let Decision::PolicySet { policy, .. } = decision { Some(policy) } else { None }
             });
-            set.cloned().map_or(Event::DeadlineReached, Event::PolicyChanged)
+            let change = |policy| Event::PolicyChanged(PolicyChange { policy, by, read: None });
+            set.cloned().map_or(Event::DeadlineReached, change)
         }
         Kind::DeadlineReached(_) => Event::DeadlineReached,
     })
@@ -152,12 +156,15 @@ fn account_request(books: &Books, decision: &Decision) -> Option<AccountRequest>
         Decision::BudgetSet { account, size, cut, .. } => {
             AccountRequest::Set { account: path(*account)?, size: *size, cut: *cut }
         }
-        Decision::BudgetTransferred { from, to, amount, until, .. } => AccountRequest::Transfer {
-            from: path(*from)?,
-            to: path(*to)?,
-            amount: *amount,
-            permanent: until.is_none(),
-        },
+        Decision::BudgetTransferred { from, to, amount, until, key, .. } => {
+            AccountRequest::Transfer {
+                from: path(*from)?,
+                to: path(*to)?,
+                amount: *amount,
+                permanent: until.is_none(),
+                key: *key,
+            }
+        }
         Decision::BudgetAsked { account, size, reason, .. } => {
             AccountRequest::Ask { account: path(*account)?, size: *size, reason: reason.clone() }
         }
@@ -165,6 +172,7 @@ fn account_request(books: &Books, decision: &Decision) -> Option<AccountRequest>
             account: path(*account)?,
             asked_by: *asked_by,
             grant: *granted,
+            size: None,
         },
         Decision::AccountDeleted { account, .. } => {
             AccountRequest::Delete { account: path(*account)? }

@@ -1,7 +1,9 @@
 //! Events and decisions in a few words, one line a record.
 
-use scheduler_core::Decision;
+use scheduler_core::{Author, Decision};
 use tidegate_proto::journal::v1::event::Event as Kind;
+
+use crate::journal::codec::parts;
 
 /// Most that a line names of one kind; more are counted.
 const NAMED: usize = 3;
@@ -21,7 +23,10 @@ pub(super) fn event(event: &Kind) -> String {
         Kind::NodeRemovalRequested(m) => format!("uid-{} removed {}", m.by, m.node),
         Kind::AccountRequested(m) => format!("uid-{} asked about accounts", m.by),
         Kind::JobRequested(m) => format!("uid-{} asked about {}", m.by, m.job),
-        Kind::PolicyChanged(_) => "the policy was set".to_owned(),
+        Kind::PolicyChanged(m) => match parts::author(m.by) {
+            Author::Unknown => "the policy was set".to_owned(),
+            by @ (Author::Configuration | Author::User(_)) => format!("{by} set the policy"),
+        },
         Kind::DeadlineReached(_) => "an instant came".to_owned(),
     }
 }

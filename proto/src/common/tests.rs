@@ -30,6 +30,7 @@ fn spec() -> JobSpec {
             saved_codes: vec![0, 85],
         }),
         after: vec![Dependency { job: "job-3".parse().unwrap(), success: true }],
+        notify_url: Some("https://hooks.example.com/a".into()),
     }
 }
 
@@ -54,6 +55,7 @@ fn a_job_written_before_there_were_choices_has_the_defaults_of_its_time() {
         while_waiting: 0,
         checkpoint: None,
         after: vec![],
+        notify_url: None,
         ..spec().into()
     };
     let read = JobSpec::try_from(old.clone()).unwrap();

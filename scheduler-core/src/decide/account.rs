@@ -1,8 +1,8 @@
 //! What people ask about accounts: budgets, transfers, roles.
 
-use tidegate_model::{AccountPath, UserId};
+use tidegate_model::{AccountPath, SubmitKey, UserId};
 
-use crate::accounts::{Account, AccountId, Cut, ROOT, Role, Size, WHOLE};
+use crate::accounts::{Account, AccountId, Cut, ROOT, Role, Size, Transfer, WHOLE};
 use crate::books::{Books, JobState};
 use crate::core::Turn;
 use crate::decide::money::Money;
@@ -14,6 +14,9 @@ use crate::policy::percent;
 
 /// Most accounts: a tree that people can read, and whose figures cost little at each decision.
 pub(crate) const MAX_ACCOUNTS: u32 = 4096;
+
+/// The uid -1, by which systems say that there is none.
+const NOBODY: UserId = UserId(u32::MAX);
 
 /// What the whole cluster is given to while nobody has divided it.
 const FIRST_ACCOUNT: &str = "default";
@@ -52,12 +55,12 @@ pub(super) fn respond(
     let desk = Desk { books: turn.books(), now: turn.now(), by };
     let decided = match request {
         AccountRequest::Set { account, size, cut } => desk.set(account, *size, *cut),
-        AccountRequest::Transfer { from, to, amount, permanent } => {
-            desk.transfer(from, to, *amount, *permanent)
+        AccountRequest::Transfer { from, to, amount, permanent, key } => {
+            desk.transfer(from, to, (*amount, *permanent), *key)
         }
         AccountRequest::Ask { account, size, reason } => desk.ask(account, *size, reason),
-        AccountRequest::Answer { account, asked_by, grant } => {
-            desk.answer(account, *asked_by, *grant)
+        AccountRequest::Answer { account, asked_by, grant, size } => {
+            desk.answer(account, *asked_by, *grant, *size)
         }
         AccountRequest::Delete { account } => desk.delete(account),
         AccountRequest::SetRole { account, user, role } => {
@@ -240,11 +243,20 @@ impl Desk<'_> {
         &self,
         from: &AccountPath,
         to: &AccountPath,
-        amount: Amount,
-        permanent: bool,
+        (amount, permanent): (Amount, bool),
+        key: Option<SubmitKey>,
     ) -> Decided {
         let (from, to) = (known(self.books, from)?, known(self.books, to)?);
         need(self.books, from.id, self.by, Role::Manager)?;
+        let own = key.map(|key| (self.by, key));
+        let under_key = |one: &&Transfer| own.is_some() && one.key == own;
+        if let Some(made) = from.transfers.iter().find(under_key) {
+            let same = made.amount == Amount::ZERO - amount
+                && made.until.is_none() == permanent
+                && to.transfers.iter().any(|one| one.key == own);
+            let why = "the key was used for another transfer; use a new one";
+            return if same { Ok(Vec::new()) } else { Err(cannot(why.to_owned())) };
+        }
         let accounts = &self.books.accounts;
         let nested = accounts.path(from.id).any(|one| one.id == to.id)
             || accounts.path(to.id).any(|one| one.id == from.id);
@@ -284,7 +296,7 @@ impl Desk<'_> {
         }
         let until = (!permanent).then(|| self.now.plus(WINDOW));
         let (from, to, by) = (from.id, to.id, self.by);
-        Ok(vec![Decision::BudgetTransferred { from, to, amount, until, by }])
+        Ok(vec![Decision::BudgetTransferred { from, to, amount, until, by, key }])
     }
 
     fn ask(&self, path: &AccountPath, size: Size, reason: &str) -> Decided {
@@ -298,13 +310,26 @@ impl Desk<'_> {
         Ok(vec![Decision::BudgetAsked { account, size, reason, by }])
     }
 
-    fn answer(&self, path: &AccountPath, asked_by: UserId, grant: bool) -> Decided {
+    fn answer(
+        &self,
+        path: &AccountPath,
+        asked_by: UserId,
+        grant: bool,
+        size: Option<Size>,
+    ) -> Decided {
         let account = known(self.books, path)?.id;
         let parent = self.books.accounts.get(account).and_then(|one| one.parent).unwrap_or(ROOT);
         need(self.books, parent, self.by, Role::Manager)?;
         let Some(ask) = self.books.asked.get(&(account, asked_by)) else {
             return Err(cannot(format!("{asked_by} has asked for nothing in {path}")));
         };
+        if size.is_some_and(|size| size != ask.size) {
+            let now = told(ask.size);
+            return Err(cannot(format!(
+                "{asked_by} asks for {now} in {path} by now; look at `tidegate budget show {path}`, \
+                 then answer that"
+            )));
+        }
         let mut decisions =
             if grant { self.set(path, ask.size, Cut::Gradual)? } else { Vec::new() };
         let (granted, by) = (grant, self.by);
@@ -340,10 +365,24 @@ impl Desk<'_> {
             None => ROOT,
         };
         need(self.books, account, self.by, Role::Manager)?;
+        if user == NOBODY {
+            return Err(cannot(format!(
+                "uid {user} is nobody: systems use it for \"no user\"; a uid up to {} is accepted",
+                NOBODY.0 - 1
+            )));
+        }
         let known = self.books.accounts.get(account).and_then(|one| one.roles.get(&user)).copied();
         let by = self.by;
         let set = Decision::RoleSet { account, user, role, by };
         Ok(if known == role { Vec::new() } else { vec![set] })
+    }
+}
+
+/// A size as people write it.
+fn told(size: Size) -> String {
+    match size {
+        Size::Share(share) => percent(share),
+        Size::Fixed(amount) => format!("{amount} GPU-hours"),
     }
 }
 

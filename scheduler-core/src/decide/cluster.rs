@@ -22,6 +22,12 @@ pub(super) fn drain(
     if turn.books().nodes.get(&id).is_some_and(|node| node.drain.is_some()) {
         return Ok(());
     }
+    let late = wanted_by.map(|at| turn.now().since(at)).filter(|late| *late > Span::ZERO);
+    if let Some(late) = late {
+        let why =
+            format!("by: that was {late} ago; an instant to come, or a span from now, is accepted");
+        return turn.take(Decision::Refused(Refusal::CannotHold { why }));
+    }
     // What is planned there and does not run yet is planned anew.
     let tasks = turn.books().nodes.get(&id).map(|node| node.tasks.clone()).unwrap_or_default();
     tasks.into_iter().for_each(|task| turn.touch(task.attempt));

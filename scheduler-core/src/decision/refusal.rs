@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use tidegate_model::{JobId, NodeName};
+use tidegate_model::{DecisionSeq, JobId, NodeName};
 
 use crate::accounts::Role;
+use crate::policy::Author;
 
 /// Why a request changed nothing: what was wrong and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +54,13 @@ pub enum Refusal {
         /// The rule it breaks, with the figures, and what would be accepted.
         why: String,
     },
+    /// The policy was changed after it was read.
+    PolicyMoved {
+        /// By whom.
+        by: Author,
+        /// The change.
+        record: DecisionSeq,
+    },
     /// A drain needs a reason.
     ReasonMissing,
     /// The node is heard from; only a silent node can be declared lost.
@@ -97,6 +105,11 @@ impl fmt::Display for Refusal {
                 write!(out, "only a {needed} of {account} or an admin may do this")
             }
             Self::CannotHold { why } => out.write_str(why),
+            Self::PolicyMoved { by, record } => write!(
+                out,
+                "{by} changed the policy after you read it ({record}); look at it again with \
+                 `tidegate policy show`, then repeat yours"
+            ),
             Self::ReasonMissing => out.write_str("a drain needs a reason; give --reason TEXT"),
             Self::NodeInUse(node) => write!(
                 out,

@@ -24,9 +24,10 @@ impl Books {
             Decision::BudgetSet { account, size, cut, by } => {
                 self.set_budget(*account, Edit { at: stamp.at, by: *by, size: *size, cut: *cut })
             }
-            Decision::BudgetTransferred { from, to, amount, until, by: _ } => {
-                let taken = Transfer { amount: Amount::ZERO - *amount, until: *until };
-                let given = Transfer { amount: *amount, until: *until };
+            Decision::BudgetTransferred { from, to, amount, until, by, key } => {
+                let key = key.map(|key| (*by, key));
+                let taken = Transfer { amount: Amount::ZERO - *amount, until: *until, key };
+                let given = Transfer { amount: *amount, until: *until, key };
                 self.transfer(stamp.at, (*from, taken), (*to, given))
             }
             Decision::BudgetAsked { account, size, reason, by } => {

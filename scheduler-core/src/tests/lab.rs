@@ -72,7 +72,7 @@ impl Lab {
         // Small clusters: a gang may have all of them.
         let mut policy = Policy::default();
         policy.sharing.gang_cap = 1_000_000;
-        lab.apply(&Event::PolicyChanged(policy));
+        lab.apply(&Event::PolicyChanged(policy.into()));
         for (node, (gpus, block)) in (1..).zip(nodes) {
             lab.facts.insert(node, facts(node, *gpus, block, 1));
             lab.introduce(node);
@@ -174,6 +174,7 @@ impl Lab {
             while_waiting: WhileWaiting::Free,
             checkpoint: None,
             after: vec![],
+            notify_url: None,
         }
     }
 
@@ -205,7 +206,7 @@ impl Lab {
     pub(super) fn change_policy(&mut self, change: impl FnOnce(&mut Policy)) {
         let mut policy = self.core.books().policy.clone();
         change(&mut policy);
-        self.apply(&Event::PolicyChanged(policy));
+        self.apply(&Event::PolicyChanged(policy.into()));
     }
 
     pub(super) fn set(&mut self, account: &str, percent: u32) {
@@ -287,7 +288,7 @@ impl Lab {
         });
     }
 
-    fn report_newest(&mut self, job: JobId, index: u32, seen: TaskSeen) {
+    pub(super) fn report_newest(&mut self, job: JobId, index: u32, seen: TaskSeen) {
         let attempt = self.job(job).attempts.last().unwrap();
         let number = attempt.id.number;
         let node = attempt.tasks[usize::try_from(index).unwrap()].place.node.0;

@@ -147,7 +147,8 @@ fn take(lab: &mut Lab, names: &Names, step: &Step) {
             let (from, to) =
                 (account(names, from).parse().unwrap(), account(names, to).parse().unwrap());
             let amount = Amount::gpu_hours(hours.into());
-            request(lab, AccountRequest::Transfer { from, to, amount, permanent: hours % 4 == 0 });
+            let (permanent, key) = (hours % 4 == 0, None);
+            request(lab, AccountRequest::Transfer { from, to, amount, permanent, key });
         }
         Step::Ask(index, what) => {
             let request = match what % 4 {

@@ -236,6 +236,7 @@ fn account_request(verb: &str, words: &[&str]) -> Result<AccountRequest, String>
             to: path(to)?,
             amount: values::amount(amount).ok_or("an amount is 10GPUh")?,
             permanent: rest.contains(&"permanent"),
+            key: None,
         },
         ("delete", [account]) => AccountRequest::Delete { account: path(account)? },
         ("role", [account, role, who]) => AccountRequest::SetRole {

@@ -83,7 +83,7 @@ impl Stage {
             Step::Policy(key, value) => {
                 let mut policy = self.world.core().books().policy.clone();
                 match values::set_policy(&mut policy, key, value) {
-                    Ok(()) => self.ask(&Event::PolicyChanged(policy), "policy"),
+                    Ok(()) => self.ask(&Event::PolicyChanged(policy.into()), "policy"),
                     Err(why) => self.say(why),
                 }
             }

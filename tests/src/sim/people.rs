@@ -180,7 +180,13 @@ impl World {
             4 => {
                 let to = self.rng.choice(LEAVES).map_or(account, |(other, _)| other);
                 let (from, to, permanent) = (path(account), path(to), self.rng.bool());
-                self.ask_of_accounts(AccountRequest::Transfer { from, to, amount, permanent });
+                self.ask_of_accounts(AccountRequest::Transfer {
+                    from,
+                    to,
+                    amount,
+                    permanent,
+                    key: None,
+                });
             }
             5 => {
                 let (account, by) = (path(account), self.rng.choice(USERS).unwrap_or(PERSON));
@@ -191,7 +197,12 @@ impl World {
             6 => {
                 let asked_by = self.rng.choice(USERS).unwrap_or(PERSON);
                 let (account, grant) = (path(account), self.rng.bool());
-                self.ask_of_accounts(AccountRequest::Answer { account, asked_by, grant });
+                self.ask_of_accounts(AccountRequest::Answer {
+                    account,
+                    asked_by,
+                    grant,
+                    size: None,
+                });
             }
             _ => {
                 let user = self.rng.choice(USERS).unwrap_or(PERSON);
@@ -234,6 +245,7 @@ impl World {
             },
             checkpoint: self.offer(),
             after: self.dependencies(),
+            notify_url: None,
         }
     }
 
@@ -283,6 +295,7 @@ pub(super) fn gives_up(refusal: &scheduler_core::Refusal) -> bool {
         | Refusal::NoSuchAccount { .. }
         | Refusal::RoleMissing { .. }
         | Refusal::CannotHold { .. }
+        | Refusal::PolicyMoved { .. }
         | Refusal::ReasonMissing
         | Refusal::NodeNotSilent(_)
         | Refusal::NodeInUse(_) => true,

@@ -1,5 +1,7 @@
 //! Accounts, budgets and roles. Figures are GPU-hours of a window.
 
+use std::cmp::Ordering;
+
 use tidegate_model::Timestamp;
 
 use super::{Column, LEFT, RIGHT, below, or_dash, pairs, table};
@@ -128,17 +130,18 @@ pub(crate) fn budget(account: &Account, now: Timestamp) -> String {
     let mut facts = vec![
         ("account", account.account.clone()),
         ("size", format!("{stated}, for {}", age(account.since_ms, now))),
-        ("budget", hours(account.budget_gpu_us)),
+        ("budget", with_transfers(account)),
         ("limit", hours(account.limit_gpu_us)),
         ("charged", hours(account.charged_gpu_us)),
         ("pledged", hours(account.pledged_gpu_us)),
         (
             "claim",
-            format!(
-                "{}, {} of the limit",
-                hours(account.claim_gpu_us),
-                account.claim_gpu_us.percent_of(account.limit_gpu_us)
-            ),
+            if account.limit_gpu_us > GpuTime::default() {
+                let ratio = account.claim_gpu_us.percent_of(account.limit_gpu_us);
+                format!("{}, {ratio} of the limit", hours(account.claim_gpu_us))
+            } else {
+                format!("{}; without a budget only free work runs", hours(account.claim_gpu_us))
+            },
         ),
         ("free", hours(account.free_gpu_us)),
     ];
@@ -152,6 +155,21 @@ pub(crate) fn budget(account: &Account, now: Timestamp) -> String {
     asks(&mut text, &account.requests, now);
     edits(&mut text, &account.edits, now);
     text
+}
+
+/// What of a budget is there by transfers, for they are in it and lapse.
+fn with_transfers(account: &Account) -> String {
+    let budget = format!("{} GPU-h", account.budget_gpu_us);
+    let moved = account.transfers.iter().map(|one| one.amount_gpu_us);
+    let moved = moved.fold(GpuTime::default(), GpuTime::plus);
+    match moved.cmp(&GpuTime::default()) {
+        Ordering::Equal => budget,
+        Ordering::Greater => format!("{budget}, {moved} of it by transfers"),
+        Ordering::Less => {
+            let given = GpuTime(moved.0.saturating_neg());
+            format!("{budget}, and {given} more are given away by transfers")
+        }
+    }
 }
 
 fn transfers(text: &mut String, transfers: &[Transfer], now: Timestamp) {

@@ -32,7 +32,14 @@ pub(crate) fn accounts(view: &View, below: Option<&AccountPath>) -> v1::ListAcco
         message.elder = elder.map(|(_, job)| job.to_string()).unwrap_or_default();
         accounts.push(message);
     }
-    v1::ListAccountsReply { accounts, at_ms: now.0 }
+    v1::ListAccountsReply { accounts, at_ms: now.0, more: false }
+}
+
+/// What the user asks for that account and nobody has answered.
+pub(crate) fn asked(view: &View, path: &AccountPath, user: UserId) -> Option<v1::AskView> {
+    let books = view.core.books();
+    let key = (books.accounts.find(path)?.id, user);
+    books.asked.get(&key).map(|one| ask((&key, one)))
 }
 
 /// Of each account the job that has been its elder longest.

@@ -8,6 +8,8 @@ use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::journal::v1::event::{self, Event as Kind};
 use tidegate_proto::v1;
 
+use super::parts;
+
 pub(super) fn message(event: &Event) -> wire::Event {
     let kind = match event {
         Event::LeaderStarted => Kind::LeaderStarted(event::LeaderStarted {}),
@@ -38,7 +40,9 @@ pub(super) fn message(event: &Event) -> wire::Event {
         Event::JobRequested { job, by, request: _ } => {
             Kind::JobRequested(event::JobRequested { job: job.to_string(), by: by.0 })
         }
-        Event::PolicyChanged(_) => Kind::PolicyChanged(event::PolicyChanged {}),
+        Event::PolicyChanged(change) => {
+            Kind::PolicyChanged(event::PolicyChanged { by: parts::author_message(change.by) })
+        }
         Event::DeadlineReached => Kind::DeadlineReached(event::DeadlineReached {}),
     };
     wire::Event { event: Some(kind) }

@@ -1,8 +1,8 @@
 //! The parts that records and snapshots share.
 
 use scheduler_core::{
-    Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Place, Right, SaveReason,
-    StopReason, Terms, Weight,
+    Author, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Place, Right,
+    SaveReason, StopReason, Terms, Weight,
 };
 use tidegate_model::{GpuCount, NodeId, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
@@ -199,3 +199,22 @@ journal_enum!(
     Small,
     Reservation
 );
+
+pub(crate) fn author_message(by: Author) -> Option<wire::PolicyAuthor> {
+    use wire::policy_author::Author as Kind;
+    let author = match by {
+        Author::Unknown => return None,
+        Author::Configuration => Kind::Configuration(true),
+        Author::User(user) => Kind::User(user.0),
+    };
+    Some(wire::PolicyAuthor { author: Some(author) })
+}
+
+pub(crate) fn author(message: Option<wire::PolicyAuthor>) -> Author {
+    use wire::policy_author::Author as Kind;
+    match message.and_then(|by| by.author) {
+        None => Author::Unknown,
+        Some(Kind::Configuration(_)) => Author::Configuration,
+        Some(Kind::User(user)) => Author::User(UserId(user)),
+    }
+}

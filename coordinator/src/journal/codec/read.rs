@@ -3,7 +3,7 @@
 use scheduler_core::{AccountId, Decision};
 use tidegate_model::{Epoch, JobId, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1::decision::Decision as Kind;
-use tidegate_proto::{WireError, narrowed, parsed, required};
+use tidegate_proto::{WireError, narrowed, optional, parsed, required};
 
 use super::parts;
 use crate::translate;
@@ -15,7 +15,8 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
     Ok(match kind {
         Kind::EpochBegan(m) => Decision::EpochBegan(Epoch(m.epoch)),
         Kind::PolicySet(m) => {
-            Decision::PolicySet(translate::policy(required(m.policy, "PolicySet.policy")?)?)
+            let policy = translate::policy(required(m.policy, "PolicySet.policy")?)?;
+            Decision::PolicySet { policy, by: parts::author(m.by) }
         }
         Kind::NodeAdmitted(m) => Decision::NodeAdmitted {
             node: parsed(&m.node, "NodeAdmitted.node")?,
@@ -151,6 +152,7 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
             amount: translate::money(&m.amount, "BudgetTransferred.amount")?,
             until: m.until_ms.map(Timestamp),
             by: UserId(m.by),
+            key: optional(&m.key, "BudgetTransferred.key")?,
         },
         Kind::BudgetAsked(m) => Decision::BudgetAsked {
             account: AccountId(m.account),

@@ -18,9 +18,10 @@ pub(super) fn message(decision: &Decision) -> Option<wire::Decision> {
 fn kind(decision: &Decision) -> Option<Kind> {
     Some(match decision {
         Decision::EpochBegan(epoch) => Kind::EpochBegan(message::EpochBegan { epoch: epoch.0 }),
-        Decision::PolicySet(policy) => {
-            let policy = Some(translate::policy_message(policy));
-            Kind::PolicySet(message::PolicySet { policy })
+        Decision::PolicySet { policy, by } => {
+            let (policy, by) =
+                (Some(translate::policy_message(policy)), parts::author_message(*by));
+            Kind::PolicySet(message::PolicySet { policy, by })
         }
         Decision::NodeAdmitted { node, name } => {
             let (node, name) = (node.to_string(), name.to_string());
@@ -181,13 +182,14 @@ fn kind(decision: &Decision) -> Option<Kind> {
             now: translate::is_now(*cut),
             by: by.0,
         }),
-        Decision::BudgetTransferred { from, to, amount, until, by } => {
+        Decision::BudgetTransferred { from, to, amount, until, by, key } => {
             Kind::BudgetTransferred(message::BudgetTransferred {
                 from: from.0,
                 to: to.0,
                 amount: amount_bytes(amount.0),
                 until_ms: until.map(|until| until.0),
                 by: by.0,
+                key: key.map(|key| key.to_string()).unwrap_or_default(),
             })
         }
         Decision::BudgetAsked { account, size, reason, by } => {

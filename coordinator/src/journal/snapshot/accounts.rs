@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use scheduler_core::{Account, AccountId, BudgetAsk, Edit, Pledge, Purse, Rate, Transfer, Window};
 use tidegate_model::{Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
-use tidegate_proto::{WireError, amount_bytes, required};
+use tidegate_proto::{WireError, amount_bytes, optional, required};
 
 use crate::translate;
 
@@ -13,6 +13,8 @@ pub(super) fn message(account: &Account) -> wire::Account {
     let transfer = |one: &Transfer| wire::Transfer {
         amount: amount_bytes(one.amount.0),
         until_ms: one.until.map(|until| until.0),
+        key: one.key.map(|(_, key)| key.to_string()).unwrap_or_default(),
+        by: one.key.map_or(0, |(by, _)| by.0),
     };
     let edit = |one: &Edit| wire::Edit {
         at_ms: one.at.0,
@@ -46,7 +48,8 @@ pub(super) fn message(account: &Account) -> wire::Account {
 pub(super) fn account(message: wire::Account) -> Result<Account, WireError> {
     let transfer = |one: wire::Transfer| -> Result<_, WireError> {
         let amount = translate::money(&one.amount, "Transfer.amount")?;
-        Ok(Transfer { amount, until: one.until_ms.map(Timestamp) })
+        let key = optional(&one.key, "Transfer.key")?.map(|key| (UserId(one.by), key));
+        Ok(Transfer { amount, until: one.until_ms.map(Timestamp), key })
     };
     let edit = |one: wire::Edit| -> Result<_, WireError> {
         let (at, by, cut) = (Timestamp(one.at_ms), UserId(one.by), translate::cut(one.now));

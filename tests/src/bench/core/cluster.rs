@@ -195,6 +195,7 @@ fn spec() -> JobSpec {
             saved_codes: vec![85],
         }),
         after: vec![],
+        notify_url: None,
     }
 }
 

@@ -111,7 +111,7 @@ async fn wait_for_the_promise(
     let job = sharing.submit(&cast.second).await?;
     let what = format!("an explanation of {job}");
     let told = until(SOON, &what, async || {
-        let request = v1::ExplainRequest { job: job.to_string() };
+        let request = v1::ExplainRequest { job: job.to_string(), at_ms: None };
         let told = sharing.client.api().explain(request).await;
         let told = told.map_err(|status| status.to_string())?.into_inner();
         // Between the submit and the first view with its turn there is no reason yet.

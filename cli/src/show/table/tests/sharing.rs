@@ -68,7 +68,7 @@ fn tree() -> Vec<v1::AccountView> {
 }
 
 fn read(accounts: Vec<v1::AccountView>) -> Accounts {
-    let reply = v1::ListAccountsReply { accounts, at_ms: NOW.0 };
+    let reply = v1::ListAccountsReply { accounts, at_ms: NOW.0, more: false };
     Accounts::read(reply, &mut users()).unwrap()
 }
 
@@ -136,7 +136,7 @@ fn a_budget_is_shown_with_transfers_requests_and_edits() {
         "\
 account  olmo/sft
 size     30% of olmo, for 2d
-budget   100.0 GPU-h
+budget   100.0 GPU-h, and 95.0 more are given away by transfers
 limit    95.0 GPU-h
 charged  100.0 GPU-h
 pledged  0.0 GPU-h
