@@ -49,6 +49,7 @@ fn launch(names: &[&str]) -> Box<Launch> {
         checkpoint_dir: String::new(),
         log_cap: Bytes(1),
         save: None,
+        pty: false,
     })
 }
 

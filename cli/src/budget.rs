@@ -135,7 +135,7 @@ async fn once(api: &Api, transfer: Transfer, told: &str, as_json: bool) -> Resul
             Exit::Unavailable,
             format!("{message}; look at `tidegate budget show {from}` before you ask again"),
         ),
-        Failure::Told { .. } | Failure::OutputClosed => failure,
+        Failure::Told { .. } | Failure::Command { .. } | Failure::OutputClosed => failure,
     })?;
     tell(answer.value.changed, told, as_json)
 }

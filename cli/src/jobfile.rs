@@ -157,6 +157,8 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         while_waiting: while_waiting(keys.while_waiting()?, min_runtime, checkpoint.as_ref())?,
         checkpoint,
         after: keys.after()?,
+        // A file describes a job that nobody sits at.
+        pty: false,
     };
     Ok(spec.checked()?)
 }

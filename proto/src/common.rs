@@ -61,6 +61,7 @@ impl TryFrom<v1::JobSpec> for JobSpec {
             while_waiting: while_waiting(wire.while_waiting)?,
             checkpoint: wire.checkpoint.map(TryInto::try_into).transpose()?,
             after: dependencies(wire.after)?,
+            pty: wire.pty,
         };
         Ok(spec.checked()?)
     }
@@ -88,6 +89,7 @@ impl From<JobSpec> for v1::JobSpec {
             while_waiting: v1::WhileWaiting::from(spec.while_waiting).into(),
             checkpoint: spec.checkpoint.map(Into::into),
             after: spec.after.into_iter().map(Into::into).collect(),
+            pty: spec.pty,
         }
     }
 }

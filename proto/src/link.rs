@@ -212,6 +212,7 @@ impl TryFrom<v1::Run> for Launch {
             checkpoint_dir: wire.checkpoint_dir,
             log_cap: Bytes(wire.log_cap_bytes),
             save: wire.save.map(TryInto::try_into).transpose()?,
+            pty: wire.pty,
         })
     }
 }
@@ -236,6 +237,7 @@ impl From<Launch> for v1::Run {
             checkpoint_dir: launch.checkpoint_dir,
             log_cap_bytes: launch.log_cap.0,
             save: launch.save.map(Into::into),
+            pty: launch.pty,
         }
     }
 }
@@ -249,6 +251,8 @@ pub struct Hello {
     pub node: NodeName,
     /// For people.
     pub agent_version: String,
+    /// Whether it can give tasks terminals and open them.
+    pub terminals: bool,
 }
 
 impl TryFrom<v1::Hello> for Hello {
@@ -265,7 +269,8 @@ impl TryFrom<v1::Hello> for Hello {
             text => Some(parsed(text, "Hello.cluster")?),
         };
         let node = parsed(&wire.node, "Hello.node")?;
-        Ok(Self { cluster, node, agent_version: wire.agent_version })
+        let v1::Hello { agent_version, terminals, .. } = wire;
+        Ok(Self { cluster, node, agent_version, terminals })
     }
 }
 

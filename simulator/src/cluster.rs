@@ -71,5 +71,6 @@ pub fn job_spec(account: AccountPath, gpus: GpuCount) -> Result<JobSpec, String>
         while_waiting: WhileWaiting::Free,
         checkpoint: Some(checkpoint),
         after: Vec::new(),
+        pty: false,
     })
 }

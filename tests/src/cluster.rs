@@ -300,6 +300,7 @@ impl Cluster {
             while_waiting: WhileWaiting::Free,
             checkpoint: None,
             after: Vec::new(),
+            pty: false,
         }
     }
 

@@ -156,6 +156,7 @@ fn run() -> v1::Run {
         checkpoint_dir: "/c".into(),
         log_cap_bytes: 7,
         save: None,
+        pty: false,
     }
 }
 
@@ -225,6 +226,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         cluster: CLUSTER.to_string(),
         node: "node-a".into(),
         agent_version: "0.1.0".into(),
+        terminals: false,
     };
     let report = v1::Report {
         complete: true,

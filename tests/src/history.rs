@@ -68,6 +68,7 @@ fn spec(gpus: u32) -> JobSpec {
         while_waiting: WhileWaiting::Free,
         checkpoint: None,
         after: Vec::new(),
+        pty: false,
     }
 }
 

@@ -28,6 +28,7 @@ use crate::reporting::{Now, Reporting};
 use crate::sense::gpu::{Gpus, Heard};
 use crate::sense::host;
 use crate::starter_link::{self, StarterEvent};
+use crate::terminal::Terminals;
 use crate::{durable, logs};
 
 use self::prepare::Verifying;
@@ -99,6 +100,7 @@ struct Shell {
     ledger_fails: bool,
     /// Where tasks' output is: of those that are known, and of those that are forgotten.
     log_places: [PathBuf; 2],
+    terminals: Terminals,
     ports: Ports,
     gpus: Gpus,
     facts: NodeFacts,
@@ -142,6 +144,7 @@ impl Shell {
             ledger,
             ledger_fails: false,
             log_places: [config.tasks_dir(), config.logs_dir()],
+            terminals: Terminals::new(config.coordinator_socket.clone(), config.tasks_dir()),
             ports: Ports::of(config.master_ports),
             gpus,
             facts,
@@ -194,6 +197,7 @@ impl Shell {
                 }
             }
             LinkEvent::ReadLog(ask) => self.read_log(&ask),
+            LinkEvent::OpenTerminal(ask) => self.terminals.open(ask),
             LinkEvent::Closed => self.reporting = None,
         }
     }
@@ -330,6 +334,7 @@ impl Shell {
             cluster: self.node.ledger().cluster,
             node: self.config.name.clone(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            terminals: true,
         };
         self.greeting.send_if_modified(|current| {
             let is_news = current.as_ref() != Some(&hello);

@@ -36,6 +36,8 @@ pub(crate) struct Spec {
     /// Null = it cannot be asked to save.
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) after: Vec<After>,
+    /// It has a terminal to attach to.
+    pub(crate) pty: bool,
 }
 
 /// How it saves when it is asked to.
@@ -82,6 +84,7 @@ impl From<v1::JobSpec> for Spec {
             order: wire.own_order,
             checkpoint: wire.checkpoint.map(Checkpoint::from),
             after: wire.after.into_iter().map(After::from).collect(),
+            pty: wire.pty,
         }
     }
 }

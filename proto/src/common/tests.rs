@@ -10,7 +10,7 @@ fn spec() -> JobSpec {
         working_dir: "/w".into(),
         env: vec![],
         gpus: GpuCount(8),
-        gpus_per_node: None,
+        gpus_per_node: Some(GpuCount(8)),
         layout: TaskLayout::PerNode,
         min_runtime: Span::hours(1),
         grace: Span::seconds(30),
@@ -30,6 +30,7 @@ fn spec() -> JobSpec {
             saved_codes: vec![0, 85],
         }),
         after: vec![Dependency { job: "job-3".parse().unwrap(), success: true }],
+        pty: true,
     }
 }
 
@@ -54,6 +55,7 @@ fn a_job_written_before_there_were_choices_has_the_defaults_of_its_time() {
         while_waiting: 0,
         checkpoint: None,
         after: vec![],
+        pty: false,
         ..spec().into()
     };
     let read = JobSpec::try_from(old.clone()).unwrap();

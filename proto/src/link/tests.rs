@@ -33,6 +33,7 @@ fn launch() -> Launch {
             grace: Span::seconds(60),
             why: "a larger gang waits".into(),
         }),
+        pty: true,
     }
 }
 

@@ -174,6 +174,7 @@ impl Lab {
             while_waiting: WhileWaiting::Free,
             checkpoint: None,
             after: vec![],
+            pty: false,
         }
     }
 

@@ -228,6 +228,7 @@ pub fn spec(name: &str, gpus: u32) -> anyhow::Result<JobSpec> {
         while_waiting: WhileWaiting::Free,
         checkpoint: None,
         after: Vec::new(),
+        pty: false,
     })
 }
 

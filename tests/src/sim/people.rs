@@ -234,6 +234,7 @@ impl World {
             },
             checkpoint: self.offer(),
             after: self.dependencies(),
+            pty: false,
         }
     }
 

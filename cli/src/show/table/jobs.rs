@@ -107,6 +107,9 @@ fn asked(spec: &Spec) -> Vec<(&'static str, String)> {
     if !spec.after.is_empty() {
         facts.push(("after", spec.after.iter().map(after).collect::<Vec<_>>().join(", ")));
     }
+    if spec.pty {
+        facts.push(("terminal", "yes: tidegate attach".to_owned()));
+    }
     facts.push(("grace", spec.grace.to_string()));
     facts.extend(spec.checkpoint.as_ref().map(|offer| ("saves", saves(offer))));
     facts.push(("restarts", format!("at most {}", spec.max_restarts)));

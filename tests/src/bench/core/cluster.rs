@@ -193,6 +193,7 @@ fn spec() -> JobSpec {
             saved_codes: vec![85],
         }),
         after: vec![],
+        pty: false,
     }
 }
 

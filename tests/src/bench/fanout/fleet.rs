@@ -148,7 +148,7 @@ impl Agent {
                     let message = message?.and_then(|message| message.message);
                     let answer = match message.context("the coordinator closed the link")? {
                         To::Plan(plan) => self.obey(plan, at)?,
-                        To::Welcome(_) | To::ReadLog(_) => None,
+                        To::Welcome(_) | To::ReadLog(_) | To::OpenTerminal(_) => None,
                     };
                     if let Some(report) = answer {
                         say(&outgoing, From::Report(report)).await?;
@@ -220,6 +220,7 @@ impl Agent {
             cluster: String::new(),
             node: self.node.clone(),
             agent_version: "simulated".to_owned(),
+            terminals: false,
         }
     }
 
