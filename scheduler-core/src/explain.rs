@@ -149,6 +149,9 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
             why_over(books, attempt)
         }
     }];
+    if state == AttemptState::Saving {
+        lines.extend(not_asked(books, seen, attempt));
+    }
     let silent_after = books.policy.silent_after;
     let mut nodes: Vec<_> = attempt.tasks.iter().map(|task| task.place.node).collect();
     nodes.dedup();
@@ -180,6 +183,25 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     let mut numbers = BTreeMap::from(numbers);
     numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
     Explanation { reason, lines, numbers }
+}
+
+/// Tasks that are to save and whose agents have not said that they know.
+fn not_asked<'a>(
+    books: &'a Books,
+    seen: &'a Observations,
+    attempt: &'a Attempt,
+) -> impl Iterator<Item = String> + 'a {
+    let asked = attempt.save.map(|save| save.decision);
+    let unheard = move |id| seen.save_of(id).map(|save| save.request) != asked;
+    let tasks = attempt.tasks().filter(move |(id, task)| task.exit.is_none() && unheard(*id));
+    tasks.map(|(id, task)| {
+        let node = books.nodes.get(&task.place.node).map(|node| &node.name);
+        let node = node.map_or_else(|| task.place.node.to_string(), ToString::to_string);
+        format!(
+            "{node} has not said that {id} was asked (an agent of 0.1 knows no such requests): it \
+             is stopped when its grace is over"
+        )
+    })
 }
 
 fn ended(books: &Books, job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {

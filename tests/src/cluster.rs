@@ -197,6 +197,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// What is started from now on is of this checkout, on the nodes too.
+    pub fn upgrade(&mut self) {
+        self.binaries = self.binaries.upgraded();
+    }
+
     /// Kills one process with SIGKILL and waits until it is gone.
     ///
     /// # Errors
