@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod durable;
 pub mod environment;
 mod frames;
+pub mod idle;
 pub mod job_protocol;
 pub mod ledger;
 mod ledger_file;

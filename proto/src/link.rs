@@ -28,6 +28,8 @@ pub struct Report {
     pub tasks: BTreeMap<TaskId, TaskReport>,
     /// The newest plan the agent has accepted.
     pub applied: Option<(Epoch, Generation)>,
+    /// For how long the GPUs of tasks have been idle; none = they are busy again.
+    pub idle: BTreeMap<TaskId, Option<Span>>,
 }
 
 /// What an agent says of one task.
@@ -86,7 +88,11 @@ impl TryFrom<v1::Report> for Report {
         let tasks = wire.tasks.into_iter().map(task_report).collect::<Result<_, _>>()?;
         let applied = (Epoch(wire.applied_epoch), Generation(wire.applied_generation));
         let applied = (wire.applied_epoch > 0).then_some(applied);
-        Ok(Self { complete: wire.complete, facts, tasks, applied })
+        bounded(wire.idle.len(), MAX_TASKS_PER_NODE, "Report.idle")?;
+        let idle =
+            |v1::TaskIdle { task, for_ms }| Ok((parsed(&task, "TaskIdle.task")?, for_ms.map(Span)));
+        let idle = wire.idle.into_iter().map(idle).collect::<Result<_, WireError>>()?;
+        Ok(Self { complete: wire.complete, facts, tasks, applied, idle })
     }
 }
 
@@ -99,8 +105,13 @@ impl From<Report> for v1::Report {
             tasks: report.tasks.into_iter().map(task_report_message).collect(),
             applied_epoch: epoch.0,
             applied_generation: generation.0,
+            idle: report.idle.into_iter().map(idle_message).collect(),
         }
     }
+}
+
+fn idle_message((task, span): (TaskId, Option<Span>)) -> v1::TaskIdle {
+    v1::TaskIdle { task: task.to_string(), for_ms: span.map(|span| span.0) }
 }
 
 /// Everything the coordinator wants of one node.

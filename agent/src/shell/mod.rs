@@ -7,7 +7,7 @@ mod prepare;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tidegate_model::{ClusterId, Epoch, TaskId, UserId};
@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
 use crate::config::Config;
+use crate::idle::Idleness;
 use crate::ledger_file::LedgerFile;
 use crate::link::{self, LinkEvent};
 use crate::node::{Action, Node, TaskStatus};
@@ -103,6 +104,9 @@ struct Shell {
     terminals: Terminals,
     ports: Ports,
     gpus: Gpus,
+    idleness: Idleness,
+    /// A sample is asked for: a driver that hangs is not asked for another.
+    sampling: bool,
     facts: NodeFacts,
     /// Whether the GPUs are known, or the driver has had its time.
     facts_known: bool,
@@ -147,6 +151,8 @@ impl Shell {
             terminals: Terminals::new(config.coordinator_socket.clone(), config.tasks_dir()),
             ports: Ports::of(config.master_ports),
             gpus,
+            idleness: Idleness::every(Duration::from_millis(config.heartbeat.0)),
+            sampling: false,
             facts,
             facts_known: false,
             verifying: BTreeMap::new(),
@@ -167,6 +173,10 @@ impl Shell {
                 self.facts.gpus = list.gpus;
                 self.facts.gpu_note = list.note;
                 self.facts_known = true;
+            }
+            Event::Gpu(Heard::Busy(busy)) => {
+                self.sampling = false;
+                self.node.sample(&mut self.idleness, Instant::now(), &busy);
             }
             Event::Gpu(Heard::Verdict(task, verdict)) => self.take_verdict(task, verdict),
             Event::DriverPatienceOver if !self.facts_known => {
@@ -265,7 +275,8 @@ impl Shell {
             let ledger = self.node.ledger();
             let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
             let tasks = self.node.report();
-            reporting.report(Now { facts: &self.facts, tasks: &tasks, applied });
+            let idle = self.idleness.idle();
+            reporting.report(Now { facts: &self.facts, tasks: &tasks, applied, idle: &idle });
         }
     }
 
@@ -319,6 +330,10 @@ impl Shell {
             reporting.heartbeat();
         }
         self.refuse_hung();
+        let used = self.node.used_gpus();
+        if !self.sampling && !used.is_empty() {
+            self.sampling = self.gpus.sample(used);
+        }
         if let Some(orders) = &mut self.orders {
             orders.retry();
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use scheduler_core::Event;
-use tidegate_model::{ClusterId, Epoch, NodeName, TaskId};
+use tidegate_model::{ClusterId, Epoch, NodeName, Span, TaskId};
 use tidegate_proto::link::{Hello, NodeFacts, NodePlan, Report, TaskReport};
 use tidegate_proto::{required, v1};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -278,11 +278,14 @@ impl Listening {
         match message.map_err(|error| status::malformed(&error))? {
             From::Hello(_) => Err(Status::invalid_argument("Hello comes once, first")),
             From::Report(report) => {
-                let report = Report::try_from(report).map_err(|error| status::malformed(&error))?;
+                let mut report =
+                    Report::try_from(report).map_err(|error| status::malformed(&error))?;
+                let (whole, idle) = (report.complete, std::mem::take(&mut report.idle));
                 let heard = match self.event(report) {
                     Some(event) => self.report(event),
                     None => self.engine.heard(self.session, &self.node),
                 };
+                let heard = heard.and_then(|()| self.idle(whole, idle));
                 heard.map_err(|away| Status::unavailable(away.to_string()))
             }
             From::LogChunk(chunk) => {
@@ -295,6 +298,15 @@ impl Listening {
         }
     }
 
+    /// What is told of idle GPUs; a whole list that is empty says something too.
+    fn idle(&self, whole: bool, tasks: BTreeMap<TaskId, Option<Span>>) -> Result<(), NotTaken> {
+        if tasks.is_empty() && !whole {
+            return Ok(());
+        }
+        let (session, node) = (self.session, self.node.clone());
+        self.engine.send(Message::Idle { session, node, whole, tasks })
+    }
+
     fn report(&self, event: Event) -> Result<(), NotTaken> {
         let (session, node) = (self.session, self.node.clone());
         self.engine.send(Message::Report { session, node, event })
@@ -302,7 +314,7 @@ impl Listening {
 
     /// What a report says; none if it is a heartbeat.
     fn event(&self, report: Report) -> Option<Event> {
-        let Report { complete, facts, tasks, applied: _ } = report;
+        let Report { complete, facts, tasks, applied: _, idle: _ } = report;
         if !complete && facts.is_none() && tasks.is_empty() {
             return None;
         }

@@ -39,10 +39,18 @@ pub(crate) fn jobs(jobs: &[Job], now: Timestamp) -> String {
             newest_attempt(job),
             stands(job.standing, job.promised_until_ms, now),
             age(job.submitted_ms, now),
-            job.reason.clone(),
+            why(job, now),
         ]
     };
     table(&COLUMNS, jobs.iter().map(row))
+}
+
+/// Whoever keeps GPUs from others and does nothing with them should see it at a glance.
+fn why(job: &Job, now: Timestamp) -> String {
+    match job.idle_since_ms {
+        Some(since) => format!("idle for {}; {}", age(since, now), job.reason),
+        None => job.reason.clone(),
+    }
 }
 
 fn newest_attempt(job: &Job) -> String {
@@ -149,6 +157,7 @@ fn happens(job: &Job, now: Timestamp) -> Vec<(&'static str, String)> {
         None if job.elder_allowed => facts.push(("elder", "allowed".to_owned())),
         None => {}
     }
+    facts.extend(job.idle_since_ms.map(|since| ("idle", format!("for {}", age(since, now)))));
     facts.extend(job.commit.as_ref().map(|newest| ("saved", committed(newest, now))));
     let running = job.newest().filter(|attempt| !attempt.state.is_ended());
     let save = running.and_then(|attempt| attempt.save.as_ref());

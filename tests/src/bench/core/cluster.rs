@@ -121,7 +121,7 @@ impl Drawn {
     }
 
     fn obey(&mut self, core: &Core, task: TaskId, order: &Order) -> Option<Said> {
-        let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(1000) };
+        let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(1000), idle: None };
         let started = core.books().task(task).is_some_and(|task| task.started);
         let seen = match order {
             Order::Prepare(_) => TaskSeen::Prepared { port: 29_500 },
