@@ -108,6 +108,13 @@ async fn a_job_that_works_again_is_idle_no_more() {
     let client = cluster.client().unwrap();
     let job = client.submit(&sleeper(&cluster, "one", 1)).await.unwrap();
     is_idle(&cluster, job, true).await;
+    for (busy, idle) in [(50, false), (4, true)] {
+        let patch = format!("{{\"op\":\"patch\",\"gpu\":0,\"set\":{{\"utilization\":{busy}}}}}");
+        let answer = cluster.gpus(0, &patch).unwrap();
+        assert!(answer.contains("true"), "{answer}");
+        is_idle(&cluster, job, idle).await;
+    }
+    // What the agent before it said is void.
     cluster.kill(Role::Agent(0)).unwrap();
     set_busy(&cluster, [50, 97]);
     cluster.start_role(Role::Agent(0)).unwrap();
