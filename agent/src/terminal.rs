@@ -76,11 +76,11 @@ async fn serve(coordinator: &Path, tasks: &Path, ask: v1::OpenTerminal) -> Resul
         said.map_err(|_gone| Status::unavailable("the coordinator has gone"))
     };
     say(From::Request(ask.request)).await?;
-    let opened = open(tasks, &ask).await;
     let client = link::client(coordinator).await;
     let mut client = client.map_err(|error| Status::unavailable(error.to_string()))?;
     let incoming = client.terminal(ReceiverStream::new(outgoing)).await?.into_inner();
-    match opened {
+    // Not before: whoever looks now loses the terminal to it, and who asked may have given up.
+    match open(tasks, &ask).await {
         Ok(shim) => carry(shim, incoming, outbox).await,
         Err(why) => {
             say(From::Refused(why)).await?;

@@ -111,23 +111,27 @@ async fn a_terminal_is_refused_in_words_that_name_the_agents_version() {
     };
     let job = client.submit(&spec).await.unwrap();
     client.job_until(job, MINUTE, "runs", is_running).await.unwrap();
-    let open = v1::attach_request::Open {
-        job: job.to_string(),
-        view: Some(v1::TerminalView::default()),
-        task: String::new(),
-    };
+    assert_no_terminal(&client, job).await;
+    client.api().cancel(v1::CancelRequest { job: job.to_string() }).await.unwrap();
+    client.job_ended(job, MINUTE).await.unwrap();
+    // Without a terminal a shell reads nothing and is done: that is no success either.
+    let shell = JobSpec { command: vec!["sh".to_owned()], ..spec };
+    let job = client.submit(&shell).await.unwrap();
+    client.job_ended(job, MINUTE).await.unwrap();
+    assert_no_terminal(&client, job).await;
+}
+
+async fn assert_no_terminal(client: &Client, job: JobId) {
+    let view = Some(v1::TerminalView::default());
+    let open = v1::attach_request::Open { job: job.to_string(), view, task: String::new() };
     let (send, asks) = tokio::sync::mpsc::channel(1);
     let message = Some(v1::attach_request::Message::Open(open));
     send.send(v1::AttachRequest { message }).await.unwrap();
     let refused = client.api().attach(ReceiverStream::new(asks)).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let words = refused.message();
-    assert!(
-        words.starts_with("the agent of node-0 is of version 0.1.0 and knows no terminals"),
-        "{words}"
-    );
-    client.api().cancel(v1::CancelRequest { job: job.to_string() }).await.unwrap();
-    client.job_ended(job, MINUTE).await.unwrap();
+    let expected = "the agent of node-0 is of version 0.1.0 and knows no terminals";
+    assert!(words.starts_with(expected), "{words}");
 }
 
 #[tokio::test]

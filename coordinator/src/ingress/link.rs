@@ -67,6 +67,22 @@ impl Links {
         self.sessions.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
+    /// Whether jobs of a node have terminals; of one that is away nothing is known.
+    ///
+    /// # Errors
+    /// Its agent knows of none.
+    pub(super) fn check_terminals(&self, node: &NodeName) -> Result<(), Status> {
+        let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Reader { version, .. }) = readers.get(node).filter(|known| !known.terminals)
+        else {
+            return Ok(());
+        };
+        Err(Status::failed_precondition(format!(
+            "the agent of {node} is of version {version} and knows no terminals: the job was \
+             started without one. Cancel it; give the node a newer agent, or drain it"
+        )))
+    }
+
     /// Tells an agent to dial a terminal; what will be there when it has.
     pub(super) fn open_terminal(
         &self,
@@ -76,15 +92,9 @@ impl Links {
         let away = || Status::unavailable(format!("{node} is away; the job goes on without it"));
         let readers =
             self.readers.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
-        let Reader { asks, terminals, version, .. } =
+        let Reader { asks, .. } =
             readers.filter(|reader| !reader.asks.is_closed()).ok_or_else(away)?;
-        if !terminals {
-            let words = format!(
-                "the agent of {node} is of version {version} and knows no terminals: the job was \
-                 started without one. Cancel it; give the node a newer agent, or drain it"
-            );
-            return Err(Status::failed_precondition(words));
-        }
+        self.check_terminals(node)?;
         ask.request = self.next_request();
         let expected = self.terminals.expect(ask.request, node.clone());
         asks.try_send(v1::to_agent::Message::OpenTerminal(ask)).map_err(|_full| away())?;

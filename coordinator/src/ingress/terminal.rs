@@ -114,8 +114,8 @@ impl Terminals {
 /// Which terminal, and where.
 enum Place {
     Open(TaskId, NodeName),
-    /// Its task has ended.
-    Over(TaskExit),
+    /// Its task has ended there; the node may have been removed since.
+    Over(TaskExit, Option<NodeName>),
 }
 
 /// Connects a client to the terminal of its job.
@@ -138,7 +138,9 @@ pub(super) async fn attach(
     let place = place(&*api.view().await?, user, &open.job)?;
     let (send, replies) = mpsc::channel(WAITING);
     match place {
-        Place::Over(exit) => {
+        Place::Over(exit, node) => {
+            // A shell without a terminal reads nothing and ends well: no answer to a person.
+            node.map_or(Ok(()), |node| api.links.check_terminals(&node))?;
             // The channel is new, so there is room.
             drop(send.try_send(Ok(reply(Reply::Exit(exit.into())))));
         }
@@ -180,10 +182,13 @@ fn place(view: &View, user: UserId, job: &str) -> Result<Place, Status> {
     let Some(known) = view.core.books().task(task) else {
         return Err(if is_ended(job) { never_started(job) } else { waits() });
     };
+    let node = view.core.books().nodes.get(&known.place.node).map(|node| node.name.clone());
     if let Some(exit) = &known.exit {
         // It will be started again as another attempt, or has ended for good.
-        let is_over = !matches!(job.state, JobState::Pending { .. });
-        return if is_over { Ok(Place::Over(exit.clone())) } else { Err(waits()) };
+        if matches!(job.state, JobState::Pending { .. }) {
+            return Err(waits());
+        }
+        return Ok(Place::Over(exit.clone(), node));
     }
     if is_ended(job) {
         return Err(never_started(job));
@@ -191,7 +196,6 @@ fn place(view: &View, user: UserId, job: &str) -> Result<Place, Status> {
     if !known.started {
         return Err(waits());
     }
-    let node = view.core.books().nodes.get(&known.place.node).map(|node| node.name.clone());
     let node = node.ok_or_else(|| Status::data_loss("the task's node is not in the books"))?;
     Ok(Place::Open(task, node))
 }
