@@ -73,12 +73,15 @@ impl Idleness {
         }
     }
 
-    /// Tasks whose idleness is worth telling, and since when they are idle.
+    /// Tasks whose idleness is worth telling, and since when they are idle. Of a driver that says
+    /// nothing any more nothing is told.
     #[must_use]
-    pub fn idle(&self) -> BTreeMap<TaskId, Instant> {
+    pub fn idle(&self, now: Instant) -> BTreeMap<TaskId, Instant> {
+        let recent = self.every.saturating_mul(GAP);
         let idle = |(task, watched): (&TaskId, &Watched)| {
             let (since, samples) = watched.idle?;
-            (samples >= WORTH_TELLING).then_some((*task, since))
+            let is_known = now.duration_since(watched.sampled) <= recent;
+            (is_known && samples >= WORTH_TELLING).then_some((*task, since))
         };
         self.tasks.iter().filter_map(idle).collect()
     }
@@ -110,8 +113,13 @@ mod tests {
             let running = std::iter::once((task(), &gpus[..]));
             idleness.sample(began + Duration::from_secs(*at), &busy, running, &mut sums);
         }
-        let told = idleness.idle().get(&task()).map(|since| since.duration_since(began).as_secs());
-        assert_eq!(told, told_since, "{samples:?}");
+        let last = samples.last().map_or(0, |(at, _)| *at);
+        let told = |later: u64| {
+            let now = began + Duration::from_secs(last + later);
+            idleness.idle(now).get(&task()).map(|since| since.duration_since(began).as_secs())
+        };
+        assert_eq!((told(0), told(3)), (told_since, told_since), "{samples:?}");
+        assert_eq!(told(4), None, "nobody has looked for a while");
         let Idle { idle, of } = sums.get(&task()).copied().unwrap_or_default();
         assert_eq!((idle.0 / 1000, of.0 / 1000), sum, "{samples:?}");
     }

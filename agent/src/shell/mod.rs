@@ -275,7 +275,7 @@ impl Shell {
             let ledger = self.node.ledger();
             let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
             let tasks = self.node.report();
-            let idle = self.idleness.idle();
+            let idle = self.idleness.idle(Instant::now());
             reporting.report(Now { facts: &self.facts, tasks: &tasks, applied, idle: &idle });
         }
     }
