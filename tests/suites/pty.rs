@@ -12,7 +12,7 @@ use cluster_tests::binaries::Binaries;
 use cluster_tests::cluster::{Cluster, Plan, Role};
 use cluster_tests::screen::Screen;
 use cluster_tests::wait::until;
-use tidegate_model::{GpuCount, JobId, JobSpec, TaskExit};
+use tidegate_model::{GpuCount, JobId, JobSpec, Span, TaskExit};
 use tidegate_proto::v1;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -203,6 +203,26 @@ async fn a_job_that_waits_says_why_and_ctrl_c_cancels_it() {
     assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(1), "{}", screen.all());
     let view = client.job_ended("job-2".parse().unwrap(), MINUTE).await.unwrap();
     assert_eq!(view.state(), v1::JobState::Cancelled);
+}
+
+#[tokio::test]
+async fn who_works_in_a_job_that_has_to_leave_is_told_why_and_what_becomes_of_it() {
+    let cluster = cluster().await;
+    let client = cluster.client().unwrap();
+    let free = ["run", "--pty", "--min-runtime", "0", "--env", "PS1=ready> ", "--", "sh"];
+    let mut screen = person(&cluster, &free);
+    screen.shows("ready> ", MINUTE).await.unwrap();
+    let protected = JobSpec {
+        command: vec!["sleep".to_owned(), "1000".to_owned()],
+        min_runtime: Span::hours(1),
+        ..cluster.job("protected", 2)
+    };
+    client.submit(&protected).await.unwrap();
+    let ended = screen.ended(MINUTE).await.unwrap();
+    assert_eq!(ended.code(), Some(129), "{}", screen.all());
+    assert!(screen.all().contains("job-1: job-1.1 is stopped because "), "{}", screen.all());
+    let expected = "job-1 will be started again: `tidegate attach job-1` comes back to it";
+    assert!(screen.all().contains(expected), "{}", screen.all());
 }
 
 /// A stream to a terminal, and one from it.

@@ -20,6 +20,7 @@ use crate::keys::Keys;
 use crate::retry::Patience;
 use crate::screen::{self, Raw};
 use crate::show::out::{pass_on, remark};
+use crate::view::job::Job;
 
 /// How long what was typed may take to arrive when somebody leaves, and why a command was ended to
 /// be known.
@@ -232,8 +233,8 @@ impl End {
             Self::Exit(TaskExit::Exited(0)) => Ok(()),
             Self::Exit(TaskExit::Exited(code)) => Err(Failure::Command { code }),
             Self::Exit(TaskExit::Signaled(signal)) => {
-                if let Some(why) = why_ended(api, job).await {
-                    remark(&format!("{job}: {why}"));
+                if let Some(now) = once_ended(api, job).await {
+                    tell_why(&now);
                 }
                 // As a shell has it.
                 Err(Failure::Command { code: 128_u8.saturating_add(signal) })
@@ -245,16 +246,30 @@ impl End {
     }
 }
 
-/// Why the newest attempt was ended; the node may have told of it a moment ago.
-async fn why_ended(api: &Api, job: JobId) -> Option<String> {
+/// The job once its newest attempt has ended; the node may have told of it a moment ago.
+async fn once_ended(api: &Api, job: JobId) -> Option<Job> {
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         let now = view(api, &Patience::none(), job).await.ok()?;
-        let newest = now.newest()?;
-        if newest.state.is_ended() {
-            return Some(newest.why.clone()).filter(|why| !why.is_empty());
+        if now.newest()?.state.is_ended() {
+            return Some(now);
         }
         sleep(POLL).await;
     }
     None
+}
+
+/// Somebody else may have ended it, and it may not be over with that.
+fn tell_why(job: &Job) {
+    let id = job.job;
+    let why = job.newest().map(|newest| newest.why.as_str()).filter(|why| !why.is_empty());
+    if let Some(why) = why {
+        remark(&format!("{id}: {why}"));
+    }
+    if !job.state.is_ended() {
+        remark(&format!(
+            "{id} will be started again: `tidegate attach {id}` comes back to it, `tidegate cancel \
+             {id}` ends it"
+        ));
+    }
 }
