@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tidegate_model::{ClusterId, Epoch, Generation, GpuUuid, Span, TaskExit, TaskId};
+use tidegate_model::{ClusterId, Epoch, Generation, GpuUuid, Idle, Span, TaskExit, TaskId};
 
 use crate::record::ExitRecord;
 
@@ -26,7 +26,12 @@ pub struct Ledger {
     pub prepared: BTreeMap<TaskId, Prepared>,
     /// Tasks that ended without a record at the starter. They are never started.
     pub ended: BTreeMap<TaskId, EndedHere>,
+    /// How long prepared tasks had idle GPUs, or a little less: see [`Ledger::needs_write`].
+    pub idle: BTreeMap<TaskId, Idle>,
 }
+
+/// How much of what was measured an agent that is killed may forget. It counts as not measured.
+const UNWRITTEN: Span = Span::minutes(5);
 
 /// What was promised to one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +61,7 @@ impl Default for Ledger {
             boot_id: String::new(),
             prepared: BTreeMap::new(),
             ended: BTreeMap::new(),
+            idle: BTreeMap::new(),
         }
     }
 }
@@ -69,14 +75,22 @@ impl Ledger {
     /// the current one arrives, which every new stream begins with. That starts nothing twice:
     /// a task is startable only while it is prepared here, and the write that forgets it carries
     /// the generation that ordered the forgetting, so every plan before that stays refused.
+    ///
+    /// Nothing is promised by how idle GPUs were: it is written with the next change, or when it
+    /// has grown by five minutes.
     #[must_use]
     pub fn needs_write(&self, written: &Self) -> bool {
-        let Self { cluster, epoch, generation: _, boot_id, prepared, ended } = self;
+        let Self { cluster, epoch, generation: _, boot_id, prepared, ended, idle } = self;
+        let has_grown = |(task, sum): (&TaskId, &Idle)| {
+            let before = written.idle.get(task).map_or(Span::ZERO, |before| before.of);
+            sum.of.0.saturating_sub(before.0) >= UNWRITTEN.0
+        };
         *cluster != written.cluster
             || *epoch != written.epoch
             || *boot_id != written.boot_id
             || *prepared != written.prepared
             || *ended != written.ended
+            || idle.iter().any(has_grown)
     }
 }
 
@@ -91,6 +105,8 @@ struct LedgerText {
     prepared: BTreeMap<String, PreparedText>,
     #[serde(default)]
     ended: BTreeMap<String, EndedText>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    idle: BTreeMap<String, IdleText>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -107,15 +123,25 @@ struct EndedText {
     ran_ms: u64,
 }
 
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IdleText {
+    idle_ms: u64,
+    of_ms: u64,
+}
+
 impl From<Ledger> for LedgerText {
     fn from(ledger: Ledger) -> Self {
-        let Ledger { cluster, epoch, generation, boot_id, prepared, ended } = ledger;
+        let Ledger { cluster, epoch, generation, boot_id, prepared, ended, idle } = ledger;
         let prepared = prepared.into_iter().map(|(task, Prepared { gpus, port })| {
             let gpus = gpus.iter().map(ToString::to_string).collect();
             (task.to_string(), PreparedText { gpus, port })
         });
         let ended = ended.into_iter().map(|(task, EndedHere { exit, ran })| {
             (task.to_string(), EndedText { exit: exit.into(), ran_ms: ran.0 })
+        });
+        let idle = idle.into_iter().map(|(task, Idle { idle, of })| {
+            (task.to_string(), IdleText { idle_ms: idle.0, of_ms: of.0 })
         });
         Self {
             cluster: cluster.map(|cluster| cluster.to_string()),
@@ -124,6 +150,7 @@ impl From<Ledger> for LedgerText {
             boot_id,
             prepared: prepared.collect(),
             ended: ended.collect(),
+            idle: idle.collect(),
         }
     }
 }
@@ -132,7 +159,7 @@ impl TryFrom<LedgerText> for Ledger {
     type Error = String;
 
     fn try_from(text: LedgerText) -> Result<Self, String> {
-        let LedgerText { cluster, epoch, generation, boot_id, prepared, ended } = text;
+        let LedgerText { cluster, epoch, generation, boot_id, prepared, ended, idle } = text;
         let (epoch, generation) = (Epoch(epoch), Generation(generation));
         let mut ledger = Self { epoch, generation, boot_id, ..Self::default() };
         ledger.cluster = cluster.as_deref().map(parsed).transpose()?;
@@ -143,6 +170,10 @@ impl TryFrom<LedgerText> for Ledger {
         for (task, EndedText { exit, ran_ms }) in ended {
             let ended = EndedHere { exit: exit.into(), ran: Span(ran_ms) };
             ledger.ended.insert(parsed(&task)?, ended);
+        }
+        for (task, IdleText { idle_ms, of_ms }) in idle {
+            let idle = Idle { idle: Span(idle_ms), of: Span(of_ms) };
+            ledger.idle.insert(parsed(&task)?, idle);
         }
         Ok(ledger)
     }
@@ -159,6 +190,8 @@ where
 mod tests {
     use super::*;
 
+    const IDLE: Idle = Idle { idle: Span::minutes(1), of: Span::minutes(2) };
+
     fn ledger() -> Ledger {
         let prepared = Prepared { gpus: vec!["GPU-a".parse().unwrap()], port: 29500 };
         let ended = EndedHere { exit: TaskExit::NeverStarted("no".into()), ran: Span(5) };
@@ -169,6 +202,7 @@ mod tests {
             boot_id: "b".into(),
             prepared: BTreeMap::from([("job-1.1.0".parse().unwrap(), prepared)]),
             ended: BTreeMap::from([("job-2.1.0".parse().unwrap(), ended)]),
+            idle: BTreeMap::from([("job-1.1.0".parse().unwrap(), IDLE)]),
         }
     }
 
@@ -182,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_newer_generation_may_wait_to_be_written() {
+    fn only_a_newer_generation_and_a_few_minutes_measured_may_wait_to_be_written() {
         let written = ledger();
         let check = |change: fn(&mut Ledger), needed: bool| {
             let mut changed = written.clone();
@@ -194,5 +228,12 @@ mod tests {
         check(|l| l.prepared.clear(), true);
         check(|l| l.ended.clear(), true);
         check(|l| l.cluster = None, true);
+        let task = "job-1.1.0".parse().unwrap();
+        let of = |minutes| Idle { of: Span::minutes(minutes), ..IDLE };
+        for (minutes, needed) in [(6, false), (7, true)] {
+            let mut measured = written.clone();
+            measured.idle.insert(task, of(minutes));
+            assert_eq!(measured.needs_write(&written), needed, "{minutes}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use tidegate_proto::{LINK_PROTOCOL, MAX_MESSAGE_BYTES, MAX_PLAN_BYTES, WireError
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 use tracing::{info, warn};
 use v1::agent_link_client::AgentLinkClient;
@@ -52,6 +52,8 @@ pub(crate) enum LinkEvent {
     Plan(NodePlan),
     /// A read of a task's output.
     ReadLog(v1::ReadNodeLog),
+    /// Somebody wants to look at a task's terminal.
+    OpenTerminal(v1::OpenTerminal),
     /// The stream is over.
     Closed,
 }
@@ -158,6 +160,7 @@ async fn session(
         let event = match said.message {
             Some(to_agent::Message::Plan(plan)) => LinkEvent::Plan(plan.try_into()?),
             Some(to_agent::Message::ReadLog(ask)) => LinkEvent::ReadLog(ask),
+            Some(to_agent::Message::OpenTerminal(ask)) => LinkEvent::OpenTerminal(ask),
             // A second welcome says nothing new; what is not known here is of a later version.
             Some(to_agent::Message::Welcome(_)) | None => continue,
         };
@@ -172,14 +175,21 @@ async fn open(
     socket: &Path,
     outgoing: mpsc::Receiver<v1::FromAgent>,
 ) -> Result<Streaming<v1::ToAgent>, LinkError> {
+    Ok(client(socket).await?.connect(ReceiverStream::new(outgoing)).await?.into_inner())
+}
+
+/// A new connection to the coordinator.
+pub(crate) async fn client(
+    socket: &Path,
+) -> Result<AgentLinkClient<Channel>, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true);
-    let mut client = AgentLinkClient::new(endpoint.connect().await?)
+    let client = AgentLinkClient::new(endpoint.connect().await?)
         .max_decoding_message_size(MAX_PLAN_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    Ok(client.connect(ReceiverStream::new(outgoing)).await?.into_inner())
+    Ok(client)
 }
 
 /// A message of this side.
@@ -188,12 +198,13 @@ pub(crate) fn from_agent(message: from_agent::Message) -> v1::FromAgent {
 }
 
 fn hello_message(hello: Hello) -> v1::Hello {
-    let Hello { cluster, node, agent_version } = hello;
+    let Hello { cluster, node, agent_version, terminals } = hello;
     v1::Hello {
         protocol: LINK_PROTOCOL,
         cluster: cluster.map(|cluster| cluster.to_string()).unwrap_or_default(),
         node: node.to_string(),
         agent_version,
+        terminals,
     }
 }
 

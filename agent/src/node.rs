@@ -5,6 +5,7 @@
 //! that lead from plan and knowledge to actions ([`crate::reconcile`]).
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use thiserror::Error;
 use tidegate_model::{
@@ -12,6 +13,7 @@ use tidegate_model::{
 };
 use tidegate_proto::link::{MAX_TASKS_PER_NODE, NodePlan, Order, TaskReport};
 
+use crate::idle::Idleness;
 use crate::ledger::{EndedHere, Ledger, Prepared};
 pub use crate::reconcile::Action;
 use crate::reconcile::{Known, reconcile};
@@ -244,6 +246,26 @@ impl Node {
         }
         self.ledger.prepared.remove(&task);
         self.ledger.ended.remove(&task);
+        self.ledger.idle.remove(&task);
+    }
+
+    /// Takes a sample of how busy GPUs are, in percent.
+    pub fn sample(&mut self, idleness: &mut Idleness, now: Instant, busy: &BTreeMap<GpuUuid, u32>) {
+        let Some(starter) = &self.starter else { return };
+        let Ledger { prepared, idle, .. } = &mut self.ledger;
+        let running = starter.iter().filter(|(_, facts)| facts.status == TaskStatus::Running);
+        let running = running.filter_map(|(task, _)| Some((*task, &*prepared.get(task)?.gpus)));
+        idleness.sample(now, busy, running, idle);
+        idle.retain(|task, _| prepared.contains_key(task));
+    }
+
+    /// GPUs of tasks that run: those a sample is of.
+    #[must_use]
+    pub fn used_gpus(&self) -> Vec<GpuUuid> {
+        let starter = self.starter.iter().flatten();
+        let running = starter.filter(|(_, facts)| facts.status == TaskStatus::Running);
+        let prepared = running.filter_map(|(task, _)| self.ledger.prepared.get(task));
+        prepared.flat_map(|prepared| prepared.gpus.iter().cloned()).collect()
     }
 
     /// All tasks this node knows or is asked about, as a report says them; at most
@@ -303,6 +325,7 @@ impl Node {
         for task in dropped {
             self.ledger.prepared.remove(&task);
             self.ledger.ended.remove(&task);
+            self.ledger.idle.remove(&task);
         }
     }
 

@@ -133,13 +133,16 @@ impl<'a> Known<'a> {
                 TaskStatus::Intended => TaskSeen::Starting,
                 TaskStatus::Running => TaskSeen::Running,
                 TaskStatus::Ended { exit, released, ran } => {
-                    TaskSeen::Ended { exit, released, ran }
+                    let idle = self.ledger.idle.get(&task).copied();
+                    let idle = idle.filter(|idle| idle.of > Span::ZERO);
+                    TaskSeen::Ended { exit, released, ran, idle }
                 }
             });
         }
         if let Some(ended) = self.ledger.ended.get(&task) {
             let ran: Span = ended.ran;
-            return Some(TaskSeen::Ended { exit: ended.exit.clone(), released: true, ran });
+            let exit = ended.exit.clone();
+            return Some(TaskSeen::Ended { exit, released: true, ran, idle: None });
         }
         self.ledger.prepared.get(&task).map(|prepared| TaskSeen::Prepared { port: prepared.port })
     }

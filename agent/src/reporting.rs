@@ -2,8 +2,9 @@
 //! stream is complete, the others hold changes only.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
-use tidegate_model::{Epoch, Generation, TaskId};
+use tidegate_model::{Epoch, Generation, Span, TaskId};
 use tidegate_proto::link::{NodeFacts, Report, TaskReport};
 use tidegate_proto::v1;
 use tokio::sync::mpsc;
@@ -22,6 +23,7 @@ pub(crate) struct Reporting {
 struct Said {
     facts: NodeFacts,
     tasks: BTreeMap<TaskId, TaskReport>,
+    idle: BTreeMap<TaskId, Instant>,
 }
 
 /// What could be said now.
@@ -30,6 +32,8 @@ pub(crate) struct Now<'a> {
     pub(crate) facts: &'a NodeFacts,
     pub(crate) tasks: &'a BTreeMap<TaskId, TaskReport>,
     pub(crate) applied: Option<(Epoch, Generation)>,
+    /// Tasks with idle GPUs, and since when.
+    pub(crate) idle: &'a BTreeMap<TaskId, Instant>,
 }
 
 impl Reporting {
@@ -41,7 +45,8 @@ impl Reporting {
     pub(crate) fn report(&mut self, now: Now<'_>) {
         let Some(report) = self.news(now) else { return };
         if self.send(v1::from_agent::Message::Report(report.into())) {
-            self.said = Some(Said { facts: now.facts.clone(), tasks: now.tasks.clone() });
+            let (facts, tasks) = (now.facts.clone(), now.tasks.clone());
+            self.said = Some(Said { facts, tasks, idle: now.idle.clone() });
         }
     }
 
@@ -58,25 +63,34 @@ impl Reporting {
     }
 
     fn news(&self, now: Now<'_>) -> Option<Report> {
-        let Now { facts, tasks, applied } = now;
+        let Now { facts, tasks, applied, idle } = now;
         let Some(said) = &self.said else {
-            let facts = Some(facts.clone());
-            return Some(Report { complete: true, facts, tasks: tasks.clone(), applied });
+            let (facts, tasks) = (Some(facts.clone()), tasks.clone());
+            let idle = idle.iter().map(|(task, since)| (*task, Some(passed(*since)))).collect();
+            return Some(Report { complete: true, facts, tasks, applied, idle });
         };
         let is_news =
             |(task, report): &(&TaskId, &TaskReport)| said.tasks.get(task) != Some(*report);
         let tasks = tasks.iter().filter(is_news);
         let tasks: BTreeMap<_, _> = tasks.map(|(task, report)| (*task, report.clone())).collect();
         let facts = (said.facts != *facts).then(|| facts.clone());
-        if tasks.is_empty() && facts.is_none() {
+        let begun = idle.iter().filter(|(task, since)| said.idle.get(task) != Some(since));
+        let begun = begun.map(|(task, since)| (*task, Some(passed(*since))));
+        let over = said.idle.keys().filter(|task| !idle.contains_key(task));
+        let idle: BTreeMap<_, _> = over.map(|task| (*task, None)).chain(begun).collect();
+        if tasks.is_empty() && facts.is_none() && idle.is_empty() {
             return None;
         }
-        Some(Report { complete: false, facts, tasks, applied })
+        Some(Report { complete: false, facts, tasks, applied, idle })
     }
 
     fn send(&self, message: v1::from_agent::Message) -> bool {
         self.outbox.try_send(from_agent(message)).is_ok()
     }
+}
+
+fn passed(since: Instant) -> Span {
+    Span(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -114,22 +128,22 @@ mod tests {
         let old = facts("old");
         reporting.heartbeat();
         assert_eq!(next(&mut outbox), None, "the complete report is the first sign of life");
-        reporting.report(Now { facts: &old, tasks: &tasks, applied: None });
+        reporting.report(Now { facts: &old, tasks: &tasks, applied: None, idle: &BTreeMap::new() });
         let complete = next(&mut outbox).unwrap();
         assert!(complete.complete && complete.facts == Some(old.clone()));
         assert_eq!(complete.tasks, tasks);
-        reporting.report(Now { facts: &old, tasks: &tasks, applied: None });
+        reporting.report(Now { facts: &old, tasks: &tasks, applied: None, idle: &BTreeMap::new() });
         assert_eq!(next(&mut outbox), None, "nothing is news");
         tasks.insert(two, TaskSeen::Starting.into());
         let new = facts("new");
-        reporting.report(Now { facts: &new, tasks: &tasks, applied: None });
+        reporting.report(Now { facts: &new, tasks: &tasks, applied: None, idle: &BTreeMap::new() });
         let changes = next(&mut outbox).unwrap();
         assert_eq!(changes.tasks, BTreeMap::from([(two, TaskSeen::Starting.into())]));
         assert_eq!((changes.complete, changes.facts), (false, Some(new.clone())));
         let commit = Commit { step: 1, path: "/c".into(), bytes: Bytes(1), request: None };
         let saved = TaskReport { commit: Some(commit), ..TaskSeen::Running.into() };
         tasks.insert(one, saved.clone());
-        reporting.report(Now { facts: &new, tasks: &tasks, applied: None });
+        reporting.report(Now { facts: &new, tasks: &tasks, applied: None, idle: &BTreeMap::new() });
         assert_eq!(next(&mut outbox).unwrap().tasks, BTreeMap::from([(one, saved)]));
     }
 
@@ -139,12 +153,47 @@ mod tests {
         let mut reporting = Reporting::over(sender);
         let facts = facts("");
         let task: TaskId = "job-1.1.0".parse().unwrap();
-        reporting.report(Now { facts: &facts, tasks: &BTreeMap::new(), applied: None });
+        reporting.report(Now {
+            facts: &facts,
+            tasks: &BTreeMap::new(),
+            applied: None,
+            idle: &BTreeMap::new(),
+        });
         let tasks = BTreeMap::from([(task, TaskSeen::Running.into())]);
-        reporting.report(Now { facts: &facts, tasks: &tasks, applied: None });
+        reporting.report(Now {
+            facts: &facts,
+            tasks: &tasks,
+            applied: None,
+            idle: &BTreeMap::new(),
+        });
         assert!(next(&mut outbox).unwrap().complete);
         assert_eq!(next(&mut outbox), None);
-        reporting.report(Now { facts: &facts, tasks: &tasks, applied: None });
+        reporting.report(Now {
+            facts: &facts,
+            tasks: &tasks,
+            applied: None,
+            idle: &BTreeMap::new(),
+        });
         assert_eq!(next(&mut outbox).unwrap().tasks, tasks);
+    }
+
+    #[test]
+    fn idleness_is_told_when_it_begins_and_when_it_ends_and_not_in_between() {
+        let (sender, mut outbox) = mpsc::channel(1);
+        let mut reporting = Reporting::over(sender);
+        let facts = facts("");
+        let task: TaskId = "job-1.1.0".parse().unwrap();
+        let tasks = BTreeMap::from([(task, TaskSeen::Running.into())]);
+        let idle = BTreeMap::from([(task, Instant::now())]);
+        let mut told = |idle: &BTreeMap<TaskId, Instant>| {
+            reporting.report(Now { facts: &facts, tasks: &tasks, applied: None, idle });
+            let told = next(&mut outbox)?.idle.into_iter();
+            Some(told.map(|(task, span)| (task, span.is_some())).collect::<Vec<_>>())
+        };
+        assert_eq!(told(&idle), Some(vec![(task, true)]), "in the complete report");
+        assert_eq!(told(&idle), None);
+        assert_eq!(told(&BTreeMap::new()), Some(vec![(task, false)]));
+        assert_eq!(told(&BTreeMap::new()), None);
+        assert_eq!(told(&idle), Some(vec![(task, true)]));
     }
 }

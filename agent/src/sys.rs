@@ -9,19 +9,31 @@ use std::process::Command;
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::unistd::{Pid, getppid, setsid};
+use rustix::process::ioctl_tiocsctty;
+
+/// What a task's standard input is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stdin {
+    Nothing,
+    /// The terminal of the task's session.
+    Terminal,
+}
 
 /// Prepares a task's process: a session of its own, no blocked or ignored signals, and killed at
 /// once if its parent, the process `supervisor`, dies.
-pub(crate) fn prepare_task(command: &mut Command, supervisor: Pid) {
+pub(crate) fn prepare_task(command: &mut Command, supervisor: Pid, stdin: Stdin) {
     // SAFETY: the closure runs in a forked child of a process with one thread; it calls only
     // system calls that are async-signal-safe and allocates nothing.
     unsafe {
-        command.pre_exec(move || before_exec(supervisor));
+        command.pre_exec(move || before_exec(supervisor, stdin));
     }
 }
 
-fn before_exec(supervisor: Pid) -> io::Result<()> {
+fn before_exec(supervisor: Pid, stdin: Stdin) -> io::Result<()> {
     setsid()?;
+    if stdin == Stdin::Terminal {
+        ioctl_tiocsctty(rustix::stdio::stdin())?;
+    }
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     // The supervisor may have died before the line above took effect.
     if getppid() != supervisor {

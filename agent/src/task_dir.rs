@@ -11,6 +11,7 @@
 //! | `commit.json` | shim | yes | the job's newest checkpoint |
 //! | `preempt` | shim | no | tells the job that it is to save |
 //! | `job.sock` | shim | no | where the job talks to its shim |
+//! | `pty.sock` | shim | no | where the agent opens the task's terminal, if it has one |
 //! | `exit.json` | shim; the starter if the shim is dead | yes | its end |
 //! | `stdout.N`, `stderr.N` | shim | no | output from byte N on |
 //! | `shim.log` | shim | no | what went wrong in the shim itself |
@@ -120,6 +121,12 @@ impl TaskDir {
     pub fn socket(&self) -> PathBuf {
         self.path.join("job.sock")
     }
+
+    /// Where the agent opens the task's terminal.
+    #[must_use]
+    pub fn terminal(&self) -> PathBuf {
+        self.path.join("pty.sock")
+    }
 }
 
 /// The intent to start a task.
@@ -204,6 +211,9 @@ pub struct LaunchRecord {
     master_port: u16,
     checkpoint_dir: String,
     log_cap_bytes: u64,
+    /// Left out where it is false: what a starter of 0.1 is told it must know.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pty: bool,
 }
 
 impl From<Launch> for LaunchRecord {
@@ -228,6 +238,7 @@ impl From<Launch> for LaunchRecord {
             master_port: launch.master_port,
             checkpoint_dir: launch.checkpoint_dir,
             log_cap_bytes: launch.log_cap.0,
+            pty: launch.pty,
         }
     }
 }
@@ -258,6 +269,7 @@ impl TryFrom<LaunchRecord> for Launch {
             checkpoint_dir: record.checkpoint_dir,
             log_cap: Bytes(record.log_cap_bytes),
             save: None,
+            pty: record.pty,
         })
     }
 }

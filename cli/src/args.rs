@@ -62,9 +62,20 @@ pub(crate) enum Command {
                       --min-runtime 2h --checkpoint megatron -- torchrun train.py\n  tidegate run \
                       --array 0-9 -- python eval.py\n\nWith --follow, the output of task \
                       0 is passed on and the exit code tells how the\njob ended: 0 done, 1 failed \
-                      or cancelled. Ctrl-C leaves the job running."
+                      or cancelled. Ctrl-C leaves the job running.\n\nWith --pty you work in it: \
+                      `tidegate run --pty -- bash` waits for a GPU and gives you the shell;\nthe \
+                      exit code is the command's. Ctrl-] d leaves it running, `tidegate attach` \
+                      comes back."
     )]
     Run(Box<RunArgs>),
+    /// Come back to the terminal of a job that was started with run --pty
+    #[command(
+        after_help = "Example:\n  tidegate attach job-7\n\nCtrl-] d leaves the job running, Ctrl-] \
+                      Ctrl-] types one Ctrl-]. Only the job's owner may attach;\nwho attaches \
+                      takes the terminal over from where it was attached before. The exit code is \
+                      the\ncommand's own, 128 and the signal's number if it was killed."
+    )]
+    Attach(JobArgs),
     /// List jobs
     #[command(after_help = "Examples:\n  tidegate jobs --mine\n  tidegate jobs --all --json")]
     Jobs(JobsArgs),
@@ -159,10 +170,17 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it passes a job's output on for as long as the job lives.
-    pub(crate) fn follows(&self) -> bool {
-        matches!(self, Self::Run(args) if args.follow)
-            || matches!(self, Self::Logs(args) if args.follow)
+    /// By which word of it a job's output is passed on for as long as the job lives.
+    pub(crate) fn passes_on(&self) -> Option<&'static str> {
+        if matches!(self, Self::Attach(_)) {
+            return Some("attach");
+        }
+        if matches!(self, Self::Run(args) if args.pty && !args.hand_over.dry_run) {
+            return Some("--pty");
+        }
+        let follows = matches!(self, Self::Run(args) if args.follow)
+            || matches!(self, Self::Logs(args) if args.follow);
+        follows.then_some("--follow")
     }
 }
 

@@ -191,7 +191,7 @@ async fn once(api: &Api, transfer: Transfer, told: &str, as_json: bool) -> Resul
                 Exit::Unavailable,
                 format!("{message}; repeat with --key {key} and no second transfer can come of it"),
             ),
-            Failure::Told { .. } | Failure::OutputClosed => failure,
+            Failure::Told { .. } | Failure::Command { .. } | Failure::OutputClosed => failure,
         })?;
     // That a repeated one was made is what was asked for.
     tell(answer.value.changed || answer.tries > 1, told, as_json)

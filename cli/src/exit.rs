@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     NotAllowed,
     Unavailable,
     Broken,
+    /// As the command of a job that one works in: any number.
+    OfCommand(u8),
 }
 
 /// Number and meaning, in the order of the numbers.
@@ -33,6 +35,9 @@ const TABLE: [(Exit, u8, &str); 7] = [
 
 impl Exit {
     pub(crate) fn number(self) -> u8 {
+        if let Self::OfCommand(code) = self {
+            return code;
+        }
         TABLE.iter().find(|(exit, ..)| *exit == self).map_or(u8::MAX, |(_, number, _)| *number)
     }
 
@@ -74,6 +79,8 @@ pub(crate) fn help() -> String {
 pub(crate) enum Failure {
     /// To be told in one line.
     Told { exit: Exit, message: String },
+    /// The command that one works in ended so. It has said itself what there is to say.
+    Command { code: u8 },
     /// Whoever read the output has gone: nothing is left to say, and nobody to say it to.
     OutputClosed,
 }
@@ -90,6 +97,7 @@ impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Told { exit, .. } => *exit,
+            Self::Command { code } => Exit::OfCommand(*code),
             Self::OutputClosed => Exit::Done,
         }
     }
@@ -99,6 +107,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Told { message, .. } => out.write_str(&plain(message)),
+            Self::Command { code } => write!(out, "the command ended with {code}"),
             Self::OutputClosed => out.write_str("the output was closed"),
         }
     }

@@ -186,7 +186,9 @@ impl Watch {
                 self.looks = LOOKS_PER_VIEW;
                 Ok(())
             }
-            Exit::Done | Exit::Failed | Exit::NotAllowed | Exit::Broken => Err(failure),
+            Exit::Done | Exit::Failed | Exit::NotAllowed | Exit::Broken | Exit::OfCommand(_) => {
+                Err(failure)
+            }
         }
     }
 

@@ -160,6 +160,8 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         checkpoint,
         after: keys.after()?,
         notify_url: keys.text("notify_url")?.map(str::to_owned),
+        // A file describes a job that nobody sits at.
+        pty: false,
     };
     Ok(spec.checked()?)
 }

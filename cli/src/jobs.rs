@@ -129,6 +129,15 @@ pub(crate) async fn cancel(api: &Api, args: CancelArgs, as_json: bool) -> Result
     }
 }
 
+/// Cancels a job that the caller speaks of itself.
+///
+/// # Errors
+/// If it cannot be.
+pub(crate) async fn cancel_quietly(api: &Api, job: JobId) -> Result<(), Failure> {
+    let request = v1::CancelRequest { job: job.to_string() };
+    api.read(async |mut client| client.cancel(request.clone()).await).await.map(drop)
+}
+
 fn tell(jobs: &[Cancelled]) -> Result<(), Failure> {
     for Cancelled { job, already_ended, error } in jobs {
         match (already_ended, error) {

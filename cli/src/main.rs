@@ -7,6 +7,7 @@ mod accounts;
 mod amount;
 mod args;
 mod array;
+mod attach;
 mod budget;
 mod connect;
 mod dry_run;
@@ -17,6 +18,7 @@ mod follow;
 mod job_changes;
 mod jobfile;
 mod jobs;
+mod keys;
 mod logs;
 mod nearest;
 mod nodes;
@@ -25,6 +27,7 @@ mod policy;
 mod progress;
 mod report;
 mod retry;
+mod screen;
 mod show;
 mod submit;
 mod usage;
@@ -54,8 +57,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
-    if cli.json && cli.command.follows() {
-        return Err(Failure::refused("--follow passes output on as it is: it has no JSON"));
+    if let Some(word) = cli.command.passes_on().filter(|_| cli.json) {
+        let words = format!("{word} passes output on as it is: it has no JSON");
+        return Err(Failure::refused(words));
     }
     if let Command::External(words) = &cli.command {
         return external::run(words, cli.socket.as_deref());
@@ -74,6 +78,7 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Submit(args) => submit::submit(api, args, json).await,
         Command::Run(args) => submit_and_follow(api, *args, json).await,
+        Command::Attach(args) => attach::attach(api, args.job).await,
         Command::Jobs(args) => jobs::list(api, args, json).await,
         Command::Job(args) => jobs::show(api, &args, json).await,
         Command::Explain(args) => explain::explain(api, &args, json).await,
@@ -104,10 +109,14 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
 }
 
 async fn submit_and_follow(api: &Api, args: RunArgs, json: bool) -> Result<(), Failure> {
+    if args.pty && !args.hand_over.dry_run {
+        return attach::run(api, args).await;
+    }
     if !args.follow {
         return submit::run(api, args, json).await;
     }
-    let job = submit::run_to_follow(api, args).await?;
+    let job = submit::run_one(api, args).await?;
+    out::remark(&format!("{job} is submitted; Ctrl-C leaves it running"));
     let outputs = vec![(Stream::Stdout, Sink::Stdout), (Stream::Stderr, Sink::Stderr)];
     follow::follow(api, job, 0, Start::First, outputs).await
 }

@@ -39,6 +39,7 @@ fn csv(report: &Report) -> String {
     for class in CLASSES {
         heads.extend(["count", "p50_ms", "p90_ms", "max_ms"].map(|of| format!("{class}_{of}")));
     }
+    heads.extend(LAST_HEADS.map(str::to_owned));
     let mut lines = vec![heads.join(",")];
     lines.extend(report.usages.iter().map(|usage| line(report, usage)));
     lines.join("\n")
@@ -60,6 +61,9 @@ const HEADS: [&str; 14] = [
     "displaced",
     "window_charged_gpu_us",
 ];
+
+/// Columns are added at the end.
+const LAST_HEADS: [&str; 3] = ["idle_gpu_us", "looked_at_gpu_us", "ended_gpu_us"];
 
 fn line(report: &Report, usage: &Usage) -> String {
     let mut cells = vec![
@@ -86,6 +90,8 @@ fn line(report: &Report, usage: &Usage) -> String {
         cells.push(of(|waits| waits.p90_ms.0));
         cells.push(of(|waits| waits.max_ms.0));
     }
+    let last = [usage.idle_gpu_us, usage.looked_at_gpu_us, usage.ended_gpu_us];
+    cells.extend(last.map(|amount| amount.0.to_string()));
     cells.join(",")
 }
 

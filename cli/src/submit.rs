@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tidegate_model::{Dependency, GpuCount, JobId, JobSpec, SubmitKey, WhileWaiting};
+use tidegate_model::{Dependency, GpuCount, JobId, JobSpec, Span, SubmitKey, WhileWaiting};
 use tidegate_proto::{parsed, v1};
 use ulid::Ulid;
 
@@ -65,15 +65,14 @@ pub(crate) async fn run(api: &Api, args: RunArgs, as_json: bool) -> Result<(), F
     hand_over(api, spec, &HandOver { key, array, dry_run }, as_json).await
 }
 
-/// Submits a command whose output is to follow: its id is told on standard error.
+/// Submits a command that the caller stays with.
 ///
 /// # Errors
 /// As [`submit`].
-pub(crate) async fn run_to_follow(api: &Api, args: RunArgs) -> Result<JobId, Failure> {
+pub(crate) async fn run_one(api: &Api, args: RunArgs) -> Result<JobId, Failure> {
     let key = args.hand_over.key.unwrap_or_else(new_key);
     let submitted = ask(api, spec(args)?, key, key).await?;
     remark_on(&submitted);
-    remark(&format!("{} is submitted; Ctrl-C leaves it running", submitted.job));
     Ok(submitted.job)
 }
 
@@ -141,7 +140,7 @@ fn in_part(failure: Failure, accepted: usize, base: SubmitKey) -> Failure {
             };
             Failure::new(*exit, format!("after {jobs} of the array: {message}{key}"))
         }
-        Failure::Told { .. } | Failure::OutputClosed => failure,
+        Failure::Told { .. } | Failure::Command { .. } | Failure::OutputClosed => failure,
     }
 }
 
@@ -186,7 +185,7 @@ fn with_key(failure: Failure, key: SubmitKey) -> Failure {
             Exit::Unavailable,
             format!("{message}; repeat with --key {key} and no second job can come of it"),
         ),
-        Failure::Told { .. } | Failure::OutputClosed => failure,
+        Failure::Told { .. } | Failure::Command { .. } | Failure::OutputClosed => failure,
     }
 }
 
@@ -216,6 +215,22 @@ fn bounded(file: impl Read) -> io::Result<String> {
     Ok(text)
 }
 
+/// What a command is asked with if nothing else was said.
+struct Defaults {
+    min_runtime: Span,
+    max_restarts: u32,
+}
+
+impl Defaults {
+    const OF_JOBS: Self = Self {
+        min_runtime: jobfile::DEFAULT_MIN_RUNTIME,
+        max_restarts: jobfile::DEFAULT_MAX_RESTARTS,
+    };
+}
+
+/// Small, so that it starts at once; and nobody sits at its second attempt.
+const INTERACTIVE: Defaults = Defaults { min_runtime: Span::hours(1), max_restarts: 0 };
+
 fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
     let current = current_dir()?;
     let refused = |error: JobFileError| Failure::refused(error.to_string());
@@ -224,11 +239,18 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
     let checkpoint_dir = checkpoint_dir.map(|dir| directory("checkpoint_dir", dir)).transpose()?;
     let checkpoint = jobfile::checkpoint::of_words(&args.checkpoint).map_err(refused)?;
     let asked = args.no_free.then_some(WhileWaiting::Wait);
-    let while_waiting = jobfile::while_waiting(asked, args.min_runtime, checkpoint.as_ref());
+    let defaults = if args.pty { &INTERACTIVE } else { &Defaults::OF_JOBS };
+    let min_runtime = args.min_runtime.unwrap_or(defaults.min_runtime);
+    let while_waiting = jobfile::while_waiting(asked, min_runtime, checkpoint.as_ref());
     let after =
         |jobs: Vec<JobId>, success| jobs.into_iter().map(move |job| Dependency { job, success });
     let mut env = args.env;
+    if args.pty && !env.iter().any(|(name, _)| name == "TERM") {
+        env.push(("TERM".to_owned(), env::var("TERM").unwrap_or_else(|_| "xterm".to_owned())));
+    }
     env.sort();
+    // A terminal belongs to one task.
+    let gpus_per_node = args.gpus_per_node.or_else(|| args.pty.then_some(args.gpus));
     let spec = JobSpec {
         name: args.name.unwrap_or_else(|| jobfile::program_name(&args.command)),
         account: args.account,
@@ -236,11 +258,11 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
         working_dir: directory("working_dir", args.workdir.as_deref().unwrap_or(&current))?,
         env,
         gpus: GpuCount(args.gpus),
-        gpus_per_node: args.gpus_per_node.map(GpuCount),
+        gpus_per_node: gpus_per_node.map(GpuCount),
         layout: args.tasks.into(),
-        min_runtime: args.min_runtime,
+        min_runtime,
         grace: args.grace,
-        max_restarts: args.max_restarts,
+        max_restarts: args.max_restarts.unwrap_or(defaults.max_restarts),
         checkpoint_dir,
         log_cap: args.log_cap,
         gpu_type: args.gpu_type,
@@ -250,6 +272,7 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
         checkpoint,
         after: after(args.after, false).chain(after(args.after_success, true)).collect(),
         notify_url: args.notify_url,
+        pty: args.pty,
     };
     spec.checked().map_err(|error| refused(error.into()))
 }

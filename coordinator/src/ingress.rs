@@ -8,3 +8,4 @@ mod messages;
 mod requests;
 pub mod sockets;
 mod status;
+pub mod terminal;

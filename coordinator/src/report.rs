@@ -1,7 +1,7 @@
 //! What was used in a span of time, recounted from the attempts in the books: they hold how they
 //! stood from instant to instant, what of it is excused, and why they ended.
 //!
-//! What is not here: time in which protected GPUs were idle. It is seen and never kept.
+//! How long protected GPUs were idle is known of what has ended only: it is kept with the end.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use scheduler_core::{
     AccountId, Amount, Attempt, Books, Excuse, Excused, Job, JobState, Outcome, Rate, SaveReason,
     Standing, WINDOW,
 };
-use tidegate_model::{Span, Timestamp, UserId};
+use tidegate_model::{GpuCount, Idle, Span, Timestamp, UserId};
 
 /// How a wait is classed: by the terms on which the attempt was planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +35,12 @@ pub struct Used {
     pub credited: Amount,
     /// Done after the last commit by attempts that we ended unsaved.
     pub lost: Amount,
+    /// How long what was planned protected, and has ended, had all GPUs of a task idle.
+    pub idle: Amount,
+    /// Of so much time in which they were looked at.
+    pub looked_at: Amount,
+    /// Of so much time that it ran.
+    pub ended: Amount,
     /// Attempts that were asked to leave for another.
     pub displaced: u32,
     /// Until all tasks ran: since the submission, or the end of the attempt before.
@@ -82,6 +88,7 @@ pub fn report(books: &Books, at: Timestamp, weeks: u32) -> Report {
             let range = Range { from, until: at };
             count_time(leaf, attempt, range);
             count_turns(leaf, job, attempt, range);
+            count_idle(leaf, attempt, range);
         }
     }
     sum_up(books, &mut used);
@@ -154,6 +161,23 @@ fn count_turns(used: &mut Used, job: &Job, attempt: &Attempt, range: Range) {
     }
 }
 
+/// Whole, with the end: when in its life a task was idle is not kept.
+fn count_idle(used: &mut Used, attempt: &Attempt, range: Range) {
+    let has_ended = attempt.ended.is_some_and(|(at, _)| range.holds(at));
+    if !has_ended || attempt.terms.standing == Standing::Free {
+        return;
+    }
+    for task in &attempt.tasks {
+        let gpus = GpuCount(u32::try_from(task.place.gpus.len()).unwrap_or(u32::MAX));
+        let rate = attempt.terms.weight.rate(gpus);
+        used.ended += rate.over(task.ran);
+        if let Some(Idle { idle, of }) = task.idle {
+            used.idle += rate.over(idle);
+            used.looked_at += rate.over(of);
+        }
+    }
+}
+
 fn class(attempt: &Attempt) -> Class {
     match attempt.terms.standing {
         Standing::Free => Class::Free,
@@ -187,6 +211,9 @@ impl Used {
         self.overhead += other.overhead;
         self.credited += other.credited;
         self.lost += other.lost;
+        self.idle += other.idle;
+        self.looked_at += other.looked_at;
+        self.ended += other.ended;
         self.displaced = self.displaced.saturating_add(other.displaced);
         for (class, waits) in &other.waits {
             self.waits.entry(*class).or_default().extend(waits);
@@ -268,6 +295,32 @@ mod tests {
         // Of a span that begins while it runs.
         check(&attempt(Outcome::Lost, 5, Some((5, Excuse::Fault))), 8, [0, 0, 2, 0]);
         check(&attempt(Outcome::Unsaved, 7, None), 8, [2, 0, 0, 2]);
+    }
+
+    #[test]
+    fn idle_time_is_counted_whole_with_the_end_of_what_was_planned_protected() {
+        let measured = |idle: Option<u64>| {
+            let mut attempt = attempt(Outcome::Done, 9, None);
+            for task in &mut attempt.tasks {
+                task.ran = Span::hours(8);
+                task.idle = idle.map(|hours| Idle { idle: Span::hours(hours), of: Span::hours(6) });
+            }
+            attempt
+        };
+        let check = |attempt: &Attempt, from: u64, expected: [u64; 3]| {
+            let mut used = Used::default();
+            let until = Timestamp(Span::hours(20).0);
+            count_idle(&mut used, attempt, Range { from: Timestamp(Span::hours(from).0), until });
+            let told = [used.idle, used.looked_at, used.ended];
+            assert_eq!(told, expected.map(Amount::gpu_hours));
+        };
+        check(&measured(Some(2)), 0, [2, 6, 8]);
+        check(&measured(Some(2)), 9, [2, 6, 8]);
+        check(&measured(Some(2)), 10, [0, 0, 0]);
+        check(&measured(None), 0, [0, 0, 8]);
+        let mut free = measured(Some(2));
+        free.terms.standing = Standing::Free;
+        check(&free, 0, [0, 0, 0]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use scheduler_core::{Event, Observation};
-use tidegate_model::{DecisionSeq, NodeName, Timestamp};
+use tidegate_model::{DecisionSeq, NodeName, Span, TaskId, Timestamp};
 use tidegate_proto::link::NodePlan;
 use tokio::sync::{oneshot, watch};
 
@@ -55,6 +55,17 @@ pub enum Message {
         node: NodeName,
         /// What happened.
         event: Event,
+    },
+    /// What a node's agent says of idle GPUs. Seen, and never kept.
+    Idle {
+        /// The connection it came by.
+        session: Session,
+        /// Its node.
+        node: NodeName,
+        /// Whether tasks of the node that are not named are busy.
+        whole: bool,
+        /// For how long the GPUs of tasks have been idle; none = busy again.
+        tasks: BTreeMap<TaskId, Option<Span>>,
     },
     /// Somebody is heard whose silence has been noticed.
     SilentHeard,
@@ -257,8 +268,25 @@ impl<J: Journal> Desk<J> {
                     intake.connected.push(node);
                 }
             }
+            Message::Idle { session, node, whole, tasks } => {
+                if self.is_current(session, &node) {
+                    self.note_idle(&node, whole, &tasks);
+                }
+            }
             Message::ViewWanted | Message::SilentHeard => {}
             Message::Stop => intake.stop = true,
+        }
+    }
+
+    /// A node speaks only for its own tasks.
+    fn note_idle(&mut self, node: &NodeName, whole: bool, tasks: &BTreeMap<TaskId, Option<Span>>) {
+        let now = self.clock.now();
+        let books = self.engine.core().books();
+        let known = books.node_named(node).map(|known| known.tasks.clone()).unwrap_or_default();
+        for task in known.into_iter().filter(|task| whole || tasks.contains_key(task)) {
+            let idle = tasks.get(&task).copied().flatten();
+            let since = idle.map(|span| Timestamp(now.0.saturating_sub(span.0)));
+            self.engine.observe(now, &Observation::TaskIdle { task, since });
         }
     }
 

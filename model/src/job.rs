@@ -80,6 +80,8 @@ pub struct JobSpec {
     pub after: Vec<Dependency>,
     /// Where the coordinator tells its owner what becomes of it; none = nowhere.
     pub notify_url: Option<String>,
+    /// It has a terminal, which its owner may attach to. Then it is one task.
+    pub pty: bool,
 }
 
 /// What a job with a min runtime does while its account cannot fund it.
@@ -212,6 +214,14 @@ impl JobSpec {
         })?;
         self.check_checkpoint()?;
         self.check_notify_url()?;
+        // Placement may spread a gang over nodes unless it is told how many GPUs are on each.
+        let is_one_task = self.gpus == GpuCount(1)
+            || (self.layout == TaskLayout::PerNode && self.gpus_per_node == Some(self.gpus));
+        refuse_if(self.pty && !is_one_task, "pty", || {
+            "a terminal belongs to one task; ask for one task per node, with gpus_per_node equal \
+             to gpus"
+                .into()
+        })?;
         let (least, most) = LOG_CAP_RANGE;
         refuse_if(self.log_cap < least || self.log_cap > most, "log_cap", || {
             format!("{} asked; {least} to {most} is accepted", self.log_cap)
@@ -280,6 +290,7 @@ mod tests {
             checkpoint: None,
             after: vec![],
             notify_url: None,
+            pty: false,
         }
     }
 
@@ -309,6 +320,18 @@ mod tests {
         check(
             |s| s.env = vec![("B".into(), String::new()), ("A".into(), String::new())],
             "env: A is out of order or given twice; sort by name, each once",
+        );
+        check(
+            |s| s.pty = true,
+            "pty: a terminal belongs to one task; ask for one task per node, with gpus_per_node \
+             equal to gpus",
+        );
+        check(
+            |s| {
+                s.pty = true;
+                s.gpus_per_node = Some(s.gpus);
+            },
+            "accepted",
         );
         check(|s| s.log_cap = Bytes(1), "log_cap: 1B asked; 64KiB to 16GiB is accepted");
     }

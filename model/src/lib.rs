@@ -26,6 +26,6 @@ pub use job::{
 };
 pub use names::{AccountPath, GpuType, GpuUuid, NameError, NodeName, StorageName};
 pub use order::{Launch, Order, Stop};
-pub use task::{Gpu, NodeFacts, TaskExit, TaskSeen};
+pub use task::{Gpu, Idle, NodeFacts, TaskExit, TaskSeen};
 pub use time::{Span, SpanError, Timestamp};
 pub use units::{Bytes, GpuCount, GpuTime, UnitError};

@@ -58,6 +58,8 @@ pub struct Launch {
     pub log_cap: Bytes,
     /// It is to save and leave; stays until it has.
     pub save: Option<Save>,
+    /// It gets a terminal instead of pipes.
+    pub pty: bool,
 }
 
 /// The order to end a task: TERM, wait, KILL, verify.

@@ -71,6 +71,15 @@ impl fmt::Display for TaskExit {
     }
 }
 
+/// How long a task had its GPUs for nothing, as far as anybody looked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Idle {
+    /// How long all of them were busy for less than 5 % of the time.
+    pub idle: Span,
+    /// Of so much time in which they were looked at.
+    pub of: Span,
+}
+
 /// What an agent says of one task. Facts only; what follows from them is decided elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskSeen {
@@ -91,6 +100,8 @@ pub enum TaskSeen {
         released: bool,
         /// How long it ran, by the node's monotonic clock.
         ran: Span,
+        /// How long its GPUs were idle; none = nobody looked.
+        idle: Option<Idle>,
     },
     /// The agent has no record of a task that the plan takes for granted.
     Missing,

@@ -1,7 +1,7 @@
 //! Conversions of the messages that the API, the link and the journal share.
 
 use tidegate_model::{
-    Bytes, Dependency, Gpu, GpuCount, JobSpec, MAX_DEPENDENCIES, NodeFacts, Span, TaskExit,
+    Bytes, Dependency, Gpu, GpuCount, Idle, JobSpec, MAX_DEPENDENCIES, NodeFacts, Span, TaskExit,
     TaskLayout, TaskSeen, UserId, WhileWaiting,
 };
 
@@ -62,6 +62,7 @@ impl TryFrom<v1::JobSpec> for JobSpec {
             checkpoint: wire.checkpoint.map(TryInto::try_into).transpose()?,
             after: dependencies(wire.after)?,
             notify_url: wire.notify_url,
+            pty: wire.pty,
         };
         Ok(spec.checked()?)
     }
@@ -90,6 +91,7 @@ impl From<JobSpec> for v1::JobSpec {
             checkpoint: spec.checkpoint.map(Into::into),
             after: spec.after.into_iter().map(Into::into).collect(),
             notify_url: spec.notify_url,
+            pty: spec.pty,
         }
     }
 }
@@ -186,6 +188,7 @@ impl TryFrom<v1::TaskSeen> for TaskSeen {
                 exit: required(ended.exit, "TaskSeen.Ended.exit")?.try_into()?,
                 released: ended.released,
                 ran: Span(ended.ran_ms),
+                idle: ended.idle.map(Into::into),
             },
             State::Missing(v1::task_seen::Missing {}) => Self::Missing,
             State::Gone(v1::task_seen::Gone {}) => Self::Gone,
@@ -200,13 +203,28 @@ impl From<TaskSeen> for v1::TaskSeen {
             TaskSeen::Prepared { port } => State::Prepared(Prepared { port: port.into() }),
             TaskSeen::Starting => State::Starting(Starting {}),
             TaskSeen::Running => State::Running(Running {}),
-            TaskSeen::Ended { exit, released, ran } => {
-                State::Ended(Ended { exit: Some(exit.into()), released, ran_ms: ran.0 })
-            }
+            TaskSeen::Ended { exit, released, ran, idle } => State::Ended(Ended {
+                exit: Some(exit.into()),
+                released,
+                ran_ms: ran.0,
+                idle: idle.map(Into::into),
+            }),
             TaskSeen::Missing => State::Missing(Missing {}),
             TaskSeen::Gone => State::Gone(Gone {}),
         };
         Self { state: Some(state) }
+    }
+}
+
+impl From<v1::Idle> for Idle {
+    fn from(v1::Idle { idle_ms, of_ms }: v1::Idle) -> Self {
+        Self { idle: Span(idle_ms), of: Span(of_ms) }
+    }
+}
+
+impl From<Idle> for v1::Idle {
+    fn from(Idle { idle, of }: Idle) -> Self {
+        Self { idle_ms: idle.0, of_ms: of.0 }
     }
 }
 

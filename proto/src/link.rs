@@ -28,6 +28,8 @@ pub struct Report {
     pub tasks: BTreeMap<TaskId, TaskReport>,
     /// The newest plan the agent has accepted.
     pub applied: Option<(Epoch, Generation)>,
+    /// For how long the GPUs of tasks have been idle; none = they are busy again.
+    pub idle: BTreeMap<TaskId, Option<Span>>,
 }
 
 /// What an agent says of one task.
@@ -86,7 +88,11 @@ impl TryFrom<v1::Report> for Report {
         let tasks = wire.tasks.into_iter().map(task_report).collect::<Result<_, _>>()?;
         let applied = (Epoch(wire.applied_epoch), Generation(wire.applied_generation));
         let applied = (wire.applied_epoch > 0).then_some(applied);
-        Ok(Self { complete: wire.complete, facts, tasks, applied })
+        bounded(wire.idle.len(), MAX_TASKS_PER_NODE, "Report.idle")?;
+        let idle =
+            |v1::TaskIdle { task, for_ms }| Ok((parsed(&task, "TaskIdle.task")?, for_ms.map(Span)));
+        let idle = wire.idle.into_iter().map(idle).collect::<Result<_, WireError>>()?;
+        Ok(Self { complete: wire.complete, facts, tasks, applied, idle })
     }
 }
 
@@ -99,8 +105,13 @@ impl From<Report> for v1::Report {
             tasks: report.tasks.into_iter().map(task_report_message).collect(),
             applied_epoch: epoch.0,
             applied_generation: generation.0,
+            idle: report.idle.into_iter().map(idle_message).collect(),
         }
     }
+}
+
+fn idle_message((task, span): (TaskId, Option<Span>)) -> v1::TaskIdle {
+    v1::TaskIdle { task: task.to_string(), for_ms: span.map(|span| span.0) }
 }
 
 /// Everything the coordinator wants of one node.
@@ -212,6 +223,7 @@ impl TryFrom<v1::Run> for Launch {
             checkpoint_dir: wire.checkpoint_dir,
             log_cap: Bytes(wire.log_cap_bytes),
             save: wire.save.map(TryInto::try_into).transpose()?,
+            pty: wire.pty,
         })
     }
 }
@@ -236,6 +248,7 @@ impl From<Launch> for v1::Run {
             checkpoint_dir: launch.checkpoint_dir,
             log_cap_bytes: launch.log_cap.0,
             save: launch.save.map(Into::into),
+            pty: launch.pty,
         }
     }
 }
@@ -249,6 +262,8 @@ pub struct Hello {
     pub node: NodeName,
     /// For people.
     pub agent_version: String,
+    /// Whether it can give tasks terminals and open them.
+    pub terminals: bool,
 }
 
 impl TryFrom<v1::Hello> for Hello {
@@ -265,7 +280,8 @@ impl TryFrom<v1::Hello> for Hello {
             text => Some(parsed(text, "Hello.cluster")?),
         };
         let node = parsed(&wire.node, "Hello.node")?;
-        Ok(Self { cluster, node, agent_version: wire.agent_version })
+        let v1::Hello { agent_version, terminals, .. } = wire;
+        Ok(Self { cluster, node, agent_version, terminals })
     }
 }
 

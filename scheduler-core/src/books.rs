@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_model::{
-    AttemptId, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, JobId, JobSpec, NodeFacts,
+    AttemptId, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec, NodeFacts,
     NodeId, NodeName, Span, SubmitKey, TaskExit, TaskId, Timestamp, UserId, WhileWaiting,
 };
 
@@ -499,6 +499,8 @@ pub struct Task {
     pub ended_by: Option<DecisionSeq>,
     /// How long it ran, by its node's monotonic clock.
     pub ran: Span,
+    /// How long its GPUs were idle, once it has ended; none = nobody looked.
+    pub idle: Option<Idle>,
     /// Whether its GPUs are idle again.
     pub released: bool,
 }
@@ -514,6 +516,7 @@ impl Task {
             exit: None,
             ended_by: None,
             ran: Span::ZERO,
+            idle: None,
             released: false,
         }
     }

@@ -5,7 +5,7 @@ mod refusal;
 mod terms;
 
 use tidegate_model::{
-    AttemptId, Commit, Epoch, GpuCount, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span,
+    AttemptId, Commit, Epoch, GpuCount, Idle, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span,
     SubmitKey, TaskExit, TaskId, Timestamp, UserId,
 };
 
@@ -127,6 +127,13 @@ pub enum Decision {
         exit: TaskExit,
         /// How long it ran, by its node's monotonic clock.
         ran: Span,
+    },
+    /// How long its GPUs were idle, of a task that has ended.
+    TaskIdled {
+        /// Which.
+        task: TaskId,
+        /// As its node measured it.
+        idle: Idle,
     },
     /// No process of the task is left; its GPUs are idle.
     TaskReleased(TaskId),
@@ -361,6 +368,7 @@ impl Decision {
             Self::TaskPrepared { .. }
                 | Self::AttemptGranted(_)
                 | Self::TaskStarted(_)
+                | Self::TaskIdled { .. }
                 | Self::CommitsClosed(_)
                 | Self::CheckpointCommitted { .. }
                 | Self::SaveAdmitted(_)
@@ -389,6 +397,7 @@ impl Decision {
         if let Self::TaskPrepared { task, .. }
         | Self::TaskStarted(task)
         | Self::TaskEnded { task, .. }
+        | Self::TaskIdled { task, .. }
         | Self::TaskReleased(task) = self
         {
             Some(*task)
@@ -415,6 +424,7 @@ impl Decision {
             Self::TaskPrepared { task, .. }
             | Self::TaskStarted(task)
             | Self::TaskEnded { task, .. }
+            | Self::TaskIdled { task, .. }
             | Self::TaskReleased(task) => Some(task.attempt),
             Self::EpochBegan(_)
             | Self::PolicySet { .. }

@@ -95,6 +95,7 @@ impl Books {
             | Decision::TaskPrepared { .. }
             | Decision::TaskStarted(_)
             | Decision::TaskEnded { .. }
+            | Decision::TaskIdled { .. }
             | Decision::TaskReleased(_) => self.evolve_attempt(stamp, decision),
             Decision::Refused(_) | Decision::SubmitRepeated(_) => Ok(()),
         };

@@ -4,11 +4,11 @@ mod waiting;
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{JobId, TaskSeen, Timestamp};
+use tidegate_model::{JobId, Span, TaskSeen, Timestamp};
 
 use crate::books::{Attempt, AttemptState, Books, Job, JobState};
 use crate::decision::{JobOutcome, ParkReason, StopReason};
-use crate::observations::{NodeState, Observations};
+use crate::observations::{IDLE_AFTER, NodeState, Observations};
 
 /// One reason, in one line with its numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +149,11 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
             why_over(books, attempt)
         }
     }];
+    let idle = seen.idle_since(attempt.id).filter(|_| state == AttemptState::Running);
+    lines.extend(idle.map(|since| idles(now.since(since))));
+    if state == AttemptState::Saving {
+        lines.extend(not_asked(books, seen, attempt));
+    }
     let silent_after = books.policy.silent_after;
     let mut nodes: Vec<_> = attempt.tasks.iter().map(|task| task.place.node).collect();
     nodes.dedup();
@@ -178,8 +183,39 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
         ("tasks_running", u64::try_from(running).unwrap_or(u64::MAX)),
     ];
     let mut numbers = BTreeMap::from(numbers);
+    numbers.extend(idle.map(|since| ("idle_since_ms", since.0)));
     numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
     Explanation { reason, lines, numbers }
+}
+
+/// Told to whoever keeps GPUs from others and does nothing with them.
+fn idles(idle: Span) -> String {
+    let shown = Span::seconds(idle.0 / 1000);
+    let then = if idle < IDLE_AFTER {
+        format!("from {IDLE_AFTER} on it gives way before others")
+    } else {
+        "it gives way before others".to_owned()
+    };
+    format!("its GPUs have been idle for {shown} (under 5 % busy): {then}")
+}
+
+/// Tasks that are to save and whose agents have not said that they know.
+fn not_asked<'a>(
+    books: &'a Books,
+    seen: &'a Observations,
+    attempt: &'a Attempt,
+) -> impl Iterator<Item = String> + 'a {
+    let asked = attempt.save.map(|save| save.decision);
+    let unheard = move |id| seen.save_of(id).map(|save| save.request) != asked;
+    let tasks = attempt.tasks().filter(move |(id, task)| task.exit.is_none() && unheard(*id));
+    tasks.map(|(id, task)| {
+        let node = books.nodes.get(&task.place.node).map(|node| &node.name);
+        let node = node.map_or_else(|| task.place.node.to_string(), ToString::to_string);
+        format!(
+            "{node} has not said that {id} was asked (an agent of 0.1 knows no such requests): it \
+             is stopped when its grace is over"
+        )
+    })
 }
 
 fn ended(books: &Books, job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {

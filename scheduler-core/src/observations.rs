@@ -22,7 +22,7 @@ pub struct Observations {
 
 /// A task is idle once its GPUs have been under 5 % busy for this long (2-scheduling, "Victim
 /// cost").
-const IDLE_AFTER: Span = Span::minutes(30);
+pub(crate) const IDLE_AFTER: Span = Span::minutes(30);
 
 /// What was seen of one node under this leadership.
 #[derive(Debug, Clone, Default)]
@@ -91,9 +91,11 @@ impl Observations {
                     seen.heard = seen.heard.max(now);
                 }
             }
-            Observation::TaskIdle { task, since: Some(since) } => {
+            Observation::TaskIdle { task, since: Some(since) } if books.task(*task).is_some() => {
                 self.idle.insert(*task, *since);
             }
+            // Of what is not known nothing is kept.
+            Observation::TaskIdle { task: _, since: Some(_) } => {}
             Observation::TaskIdle { task, since: None } => {
                 self.idle.remove(task);
             }
@@ -113,8 +115,14 @@ impl Observations {
     /// Whether any of the attempt's tasks has had idle GPUs for long.
     #[must_use]
     pub fn is_idle(&self, attempt: AttemptId, now: Timestamp) -> bool {
+        self.idle_since(attempt).is_some_and(|since| now.since(since) >= IDLE_AFTER)
+    }
+
+    /// Since when one of the attempt's tasks has had idle GPUs: that one which has for longest.
+    #[must_use]
+    pub fn idle_since(&self, attempt: AttemptId) -> Option<Timestamp> {
         let tasks = TaskId { attempt, index: 0 }..=TaskId { attempt, index: u32::MAX };
-        self.idle.range(tasks).any(|(_, since)| now.since(*since) >= IDLE_AFTER)
+        self.idle.range(tasks).map(|(_, since)| *since).min()
     }
 
     pub(crate) fn note_saves(&mut self, event: &Event) {

@@ -8,10 +8,10 @@ mod rules;
 mod sharing;
 mod victims;
 
-use tidegate_model::{GpuCount, Span, TaskExit, UserId};
+use tidegate_model::{AttemptId, GpuCount, Idle, Span, TaskExit, TaskId, TaskSeen, UserId};
 
 use self::lab::{Lab, ended};
-use crate::{AttemptState, JobOutcome, NodeState, Outcome, Reason, Refusal};
+use crate::{AttemptState, JobOutcome, NodeState, Observation, Outcome, Reason, Refusal};
 
 #[test]
 fn a_gang_starts_only_when_all_its_tasks_are_verified_free() {
@@ -93,6 +93,54 @@ fn free_work_takes_whatever_is_idle_and_yields_it_to_protected_work() {
     lab.run(protected);
     assert_eq!(lab.reason(running), Reason::AwaitingNodes, "back in its place, the first");
     assert_eq!(lab.reason(small), Reason::AwaitingTurn);
+}
+
+#[test]
+fn who_has_idle_gpus_is_told_for_how_long_and_what_follows() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit_running(4);
+    let attempt = AttemptId { job, number: 1 };
+    let task = TaskId { attempt, index: 0 };
+    let began = lab.now();
+    let told = |lab: &Lab| lab.core.explain(lab.now(), job).unwrap().lines.join("\n");
+    let observe = |lab: &mut Lab, since| {
+        let now = lab.now();
+        lab.core.observe(now, &Observation::TaskIdle { task, since });
+    };
+    assert!(!told(&lab).contains("idle"));
+    observe(&mut lab, Some(began));
+    lab.pass(Span::minutes(20));
+    let words = "its GPUs have been idle for 20m (under 5 % busy): from 30m on it gives way before \
+                 others";
+    assert!(told(&lab).contains(words), "{}", told(&lab));
+    let numbers = lab.core.explain(lab.now(), job).unwrap().numbers;
+    assert_eq!(numbers.get("idle_since_ms"), Some(&began.0));
+    lab.pass(Span::minutes(22));
+    let words = "its GPUs have been idle for 42m (under 5 % busy): it gives way before others";
+    assert!(told(&lab).contains(words), "{}", told(&lab));
+    observe(&mut lab, None);
+    assert!(!told(&lab).contains("idle"));
+    // What no book knows is not kept.
+    let stranger = TaskId { index: 9, ..task };
+    let now = lab.now();
+    lab.core.observe(now, &Observation::TaskIdle { task: stranger, since: Some(began) });
+    assert!(!told(&lab).contains("idle"));
+}
+
+#[test]
+fn how_long_gpus_were_idle_is_kept_with_the_end_and_only_then() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit_running(4);
+    let idle = Idle { idle: Span::minutes(3), of: Span::minutes(9) };
+    let task = |lab: &Lab| lab.job(job).attempts[0].tasks[0].clone();
+    assert_eq!(task(&lab).idle, None);
+    let exit = TaskExit::Exited(0);
+    let end = TaskSeen::Ended { exit, released: false, ran: Span::minutes(10), idle: Some(idle) };
+    lab.report(1, &[(job, 1, 0, end)]);
+    assert_eq!(task(&lab).idle, Some(idle));
+    // A later word of the same end changes nothing: its agent may have forgotten some.
+    lab.report(1, &[(job, 1, 0, ended(TaskExit::Exited(0)))]);
+    assert_eq!((task(&lab).idle, task(&lab).released), (Some(idle), true));
 }
 
 #[test]

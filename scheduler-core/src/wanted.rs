@@ -122,5 +122,6 @@ fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Lau
         checkpoint_dir: spec.checkpoint_dir.clone().unwrap_or_else(default_dir),
         log_cap: spec.log_cap,
         save: save(books, job, attempt),
+        pty: spec.pty,
     })
 }

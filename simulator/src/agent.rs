@@ -238,7 +238,7 @@ impl Process {
             Phase::Starting => TaskSeen::Starting,
             Phase::Running { .. } => TaskSeen::Running,
             Phase::Ended { exit, ran } => {
-                TaskSeen::Ended { exit: exit.clone(), released: true, ran: *ran }
+                TaskSeen::Ended { exit: exit.clone(), released: true, ran: *ran, idle: None }
             }
         }
     }

@@ -72,5 +72,6 @@ pub fn job_spec(account: AccountPath, gpus: GpuCount) -> Result<JobSpec, String>
         checkpoint: Some(checkpoint),
         after: Vec::new(),
         notify_url: None,
+        pty: false,
     })
 }

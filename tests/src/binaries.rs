@@ -10,10 +10,19 @@ use anyhow::{Context, bail, ensure};
 const PACKAGES: [&str; 5] =
     ["tidegate", "tidegate-coordinator", "tidegate-agent", "trainer", "nvml-sim"];
 
+/// The variable that names a directory with other binaries for the nodes: those of a release,
+/// against this coordinator.
+pub const NODE_BINARIES: &str = "TIDEGATE_TEST_NODE_BINARIES";
+
+/// What a node runs. The starter looks for the shim beside itself.
+const OF_A_NODE: [&str; 3] = ["tidegate-agent", "tidegate-starter", "tidegate-shim"];
+
 /// Where the binaries are.
 #[derive(Debug, Clone)]
 pub struct Binaries {
     dir: PathBuf,
+    /// Where those of the nodes are, if elsewhere.
+    nodes: Option<PathBuf>,
 }
 
 impl Binaries {
@@ -25,7 +34,10 @@ impl Binaries {
         static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let built = BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}")));
         match built {
-            Ok(dir) => Ok(Self { dir: dir.clone() }),
+            Ok(dir) => {
+                let nodes = std::env::var_os(NODE_BINARIES).map(PathBuf::from);
+                Ok(Self { dir: dir.clone(), nodes })
+            }
             Err(why) => bail!("{why}"),
         }
     }
@@ -37,7 +49,7 @@ impl Binaries {
     pub fn beside_me() -> anyhow::Result<Self> {
         let me = std::env::current_exe().context("where am I?")?;
         let dir = me.parent().context("a program lies in a directory")?.to_owned();
-        let found = Self { dir };
+        let found = Self { dir, nodes: None };
         for name in [
             "tidegate-coordinator",
             "tidegate-agent",
@@ -54,7 +66,14 @@ impl Binaries {
     /// The path of one binary.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
+        let nodes = self.nodes.as_ref().filter(|_| OF_A_NODE.contains(&name));
+        nodes.unwrap_or(&self.dir).join(name)
+    }
+
+    /// All of this checkout, those of the nodes too.
+    #[must_use]
+    pub fn upgraded(&self) -> Self {
+        Self { dir: self.dir.clone(), nodes: None }
     }
 
     /// The library with simulated GPUs.

@@ -2,6 +2,8 @@
 //! starter, with simulated GPUs. Each can be killed and started again.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -191,10 +193,33 @@ impl Cluster {
         if let Role::Agent(node) = role {
             let state = self.dir.join(format!("{}.gpus.json", node_name(node)));
             command.env("TIDEGATE_NVML_SIM", state);
+            command.env("TIDEGATE_NVML_SIM_SOCKET", self.gpu_socket(node));
         }
         let daemon = Daemon::start(command, &self.dir.join(log))?;
         *self.slot(role).context("no such node")? = Some(daemon);
         Ok(())
+    }
+
+    fn gpu_socket(&self, node: usize) -> PathBuf {
+        self.dir.join(format!("{}.gpus.sock", node_name(node)))
+    }
+
+    /// Has the simulated driver of a node's agent do something, in the words of nvml-sim's control
+    /// socket; its answer.
+    ///
+    /// # Errors
+    /// If the agent does not run.
+    pub fn gpus(&self, node: usize, command: &str) -> anyhow::Result<String> {
+        let mut socket = UnixStream::connect(self.gpu_socket(node)).context("the driver")?;
+        writeln!(socket, "{command}")?;
+        let mut answer = String::new();
+        BufReader::new(socket).read_line(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// What is started from now on is of this checkout, on the nodes too.
+    pub fn upgrade(&mut self) {
+        self.binaries = self.binaries.upgraded();
     }
 
     /// Kills one process with SIGKILL and waits until it is gone.
@@ -301,6 +326,7 @@ impl Cluster {
             checkpoint: None,
             after: Vec::new(),
             notify_url: None,
+            pty: false,
         }
     }
 

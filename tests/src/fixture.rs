@@ -156,6 +156,7 @@ fn run() -> v1::Run {
         checkpoint_dir: "/c".into(),
         log_cap_bytes: 7,
         save: None,
+        pty: false,
     }
 }
 
@@ -169,7 +170,7 @@ fn reports() -> Vec<v1::TaskReport> {
     use v1::task_seen::{Ended, Gone, Missing, Prepared, Running, Starting, State};
     let ended = |how| {
         let exit = Some(v1::TaskExit { how: Some(how) });
-        seen(State::Ended(Ended { exit, released: true, ran_ms: 5 }))
+        seen(State::Ended(Ended { exit, released: true, ran_ms: 5, idle: None }))
     };
     vec![
         seen(State::Prepared(Prepared { port: 1 })),
@@ -225,6 +226,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         cluster: CLUSTER.to_string(),
         node: "node-a".into(),
         agent_version: "0.1.0".into(),
+        terminals: false,
     };
     let report = v1::Report {
         complete: true,
@@ -232,6 +234,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         tasks: reports(),
         applied_epoch: 1,
         applied_generation: 2,
+        idle: Vec::new(),
     };
     let chunk = v1::LogChunk {
         request: 1,

@@ -8,7 +8,7 @@ use tidegate_coordinator::engine::{Engine, EngineError};
 use tidegate_coordinator::journal::Journal;
 use tidegate_coordinator::store;
 use tidegate_model::{
-    AttemptId, Bytes, CheckpointOffer, ClusterId, Commit, DecisionSeq, Gpu, GpuCount, JobId,
+    AttemptId, Bytes, CheckpointOffer, ClusterId, Commit, DecisionSeq, Gpu, GpuCount, Idle, JobId,
     JobSpec, NodeFacts, NodeName, SaveDelivery, SaveSeen, SaveTarget, Span, SubmitKey, TaskExit,
     TaskId, TaskLayout, TaskSeen, Timestamp, UserId, WhileWaiting,
 };
@@ -72,6 +72,7 @@ fn spec(gpus: u32) -> JobSpec {
         checkpoint: None,
         after: Vec::new(),
         notify_url: None,
+        pty: false,
     }
 }
 
@@ -159,7 +160,8 @@ fn saved(of: TaskId, seen: TaskSeen, request: u64, step: Option<u64>) -> Event {
 }
 
 fn ended(exit: TaskExit) -> TaskSeen {
-    TaskSeen::Ended { exit, released: true, ran: Span(5) }
+    let idle = Idle { idle: Span(2), of: Span(4) };
+    TaskSeen::Ended { exit, released: true, ran: Span(5), idle: Some(idle) }
 }
 
 /// Two tasks of job 1 in one state.

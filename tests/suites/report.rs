@@ -56,7 +56,8 @@ fn a_store_applied_again_has_the_books_of_the_coordinator_and_every_event_is_dec
     for expected in [
         "0 a coordinator started: EpochBegan 1, AccountMade",
         "3 uid-1000 submitted a job: JobAccepted job-1, AttemptPlanned job-1.1 (Protected, 2 tasks)",
-        "7 node-a reported 1 tasks: TaskEnded job-1.1.1 (exit code 3), TaskReleased job-1.1.1",
+        "7 node-a reported 1 tasks: TaskEnded job-1.1.1 (exit code 3), TaskIdled job-1.1.1, \
+         TaskReleased job-1.1.1",
     ] {
         assert!(lines.iter().any(|line| line.starts_with(expected)), "{expected}: {lines:#?}");
     }
@@ -239,7 +240,7 @@ async fn a_running_cluster_is_reported_and_a_copy_of_its_store_replayed() {
     assert!(root["waits"].as_array().unwrap().iter().any(|waits| waits["class"] == "ordinary"));
     let (_, out, _) = told(&["report", "--csv"]);
     let rows: Vec<_> = out.lines().map(|line| line.split(',').count()).collect();
-    assert_eq!(rows, [26, 26, 26, 26], "a heading, root, default and its user: {out}");
+    assert_eq!(rows, [29, 29, 29, 29], "a heading, root, default and its user: {out}");
     assert_eq!(told(&["report", "--account", "nobody"]).0, Some(3), "not found");
 
     let store = cluster.dir().join("store/store.redb");

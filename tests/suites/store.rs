@@ -78,7 +78,7 @@ fn the_history_of_these_tests_meets_nearly_every_kind_of_decision() {
 }
 
 /// Decisions that are journaled.
-const KINDS: [&str; 42] = [
+const KINDS: [&str; 43] = [
     "EpochBegan",
     "PolicySet",
     "NodeAdmitted",
@@ -107,6 +107,7 @@ const KINDS: [&str; 42] = [
     "TaskPrepared",
     "TaskStarted",
     "TaskEnded",
+    "TaskIdled",
     "TaskReleased",
     "AccountMade",
     "AccountDeleted",

@@ -254,6 +254,7 @@ fn readme_lists_every_variable_of_a_task() {
         checkpoint_dir: "/".to_owned(),
         log_cap: Bytes(1),
         save: None,
+        pty: false,
     };
     let here = Path::new("/");
     let places = Places { preempt_file: here, socket: Some(here), home: "/", user: "a" };

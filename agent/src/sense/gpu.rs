@@ -1,8 +1,10 @@
 //! The node's GPUs, as NVML tells. One thread of its own: a driver may hang in any call, and a
 //! call that hangs cannot be ended.
 //!
-//! What is not here: health (temperatures, errors, events).
+//! What is not here: health (temperatures, errors, events), and what follows from an idle GPU
+//! (`idle`).
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -44,12 +46,21 @@ pub(crate) enum Heard {
     List(GpuList),
     /// The answer to a check.
     Verdict(TaskId, Verdict),
+    /// How busy GPUs are, in percent of the driver's last sample period; one that cannot say, such
+    /// as a MIG slice, is not there.
+    Busy(BTreeMap<GpuUuid, u32>),
+}
+
+#[derive(Debug)]
+enum Ask {
+    Check(TaskId, Vec<GpuUuid>),
+    Busy(Vec<GpuUuid>),
 }
 
 /// The way to ask.
 #[derive(Debug)]
 pub(crate) struct Gpus {
-    asks: SyncSender<(TaskId, Vec<GpuUuid>)>,
+    asks: SyncSender<Ask>,
 }
 
 impl Gpus {
@@ -66,7 +77,16 @@ impl Gpus {
 
     /// Asks for a verdict. False if it cannot even be asked: the driver has hung for long.
     pub(crate) fn check(&self, task: TaskId, gpus: Vec<GpuUuid>) -> bool {
-        match self.asks.try_send((task, gpus)) {
+        self.ask(Ask::Check(task, gpus))
+    }
+
+    /// Asks how busy GPUs are. False if it cannot be asked.
+    pub(crate) fn sample(&self, gpus: Vec<GpuUuid>) -> bool {
+        self.ask(Ask::Busy(gpus))
+    }
+
+    fn ask(&self, ask: Ask) -> bool {
+        match self.asks.try_send(ask) {
             Ok(()) => true,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
         }
@@ -81,7 +101,7 @@ struct Watch<T> {
 }
 
 impl<T: Fn(Heard)> Watch<T> {
-    fn run(mut self, asked: &Receiver<(TaskId, Vec<GpuUuid>)>) {
+    fn run(mut self, asked: &Receiver<Ask>) {
         let mut due = Instant::now();
         loop {
             if due <= Instant::now() {
@@ -89,7 +109,8 @@ impl<T: Fn(Heard)> Watch<T> {
                 due = Instant::now().checked_add(REREAD).unwrap_or(due);
             }
             match asked.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok((task, gpus)) => {
+                Ok(Ask::Busy(gpus)) => (self.tell)(Heard::Busy(self.busy(gpus))),
+                Ok(Ask::Check(task, gpus)) => {
                     let verdict = self.verdict(&gpus);
                     (self.tell)(Heard::Verdict(task, verdict));
                 }
@@ -125,6 +146,15 @@ impl<T: Fn(Heard)> Watch<T> {
                 none(format!("the GPU driver fails: {error}"))
             }
         }
+    }
+
+    fn busy(&self, gpus: Vec<GpuUuid>) -> BTreeMap<GpuUuid, u32> {
+        let Some(nvml) = &self.nvml else { return BTreeMap::new() };
+        let busy = |uuid: GpuUuid| {
+            let device = nvml.device_by_uuid(uuid.as_str()).ok()?;
+            Some((uuid, device.utilization_rates().ok()?.gpu))
+        };
+        gpus.into_iter().filter_map(busy).collect()
     }
 
     fn verdict(&self, gpus: &[GpuUuid]) -> Verdict {

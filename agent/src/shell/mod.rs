@@ -7,7 +7,7 @@ mod prepare;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tidegate_model::{ClusterId, Epoch, TaskId, UserId};
@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
 use crate::config::Config;
+use crate::idle::Idleness;
 use crate::ledger_file::LedgerFile;
 use crate::link::{self, LinkEvent};
 use crate::node::{Action, Node, TaskStatus};
@@ -28,6 +29,7 @@ use crate::reporting::{Now, Reporting};
 use crate::sense::gpu::{Gpus, Heard};
 use crate::sense::host;
 use crate::starter_link::{self, StarterEvent};
+use crate::terminal::Terminals;
 use crate::{durable, logs};
 
 use self::prepare::Verifying;
@@ -99,8 +101,12 @@ struct Shell {
     ledger_fails: bool,
     /// Where tasks' output is: of those that are known, and of those that are forgotten.
     log_places: [PathBuf; 2],
+    terminals: Terminals,
     ports: Ports,
     gpus: Gpus,
+    idleness: Idleness,
+    /// A sample is asked for: a driver that hangs is not asked for another.
+    sampling: bool,
     facts: NodeFacts,
     /// Whether the GPUs are known, or the driver has had its time.
     facts_known: bool,
@@ -142,8 +148,11 @@ impl Shell {
             ledger,
             ledger_fails: false,
             log_places: [config.tasks_dir(), config.logs_dir()],
+            terminals: Terminals::new(config.coordinator_socket.clone(), config.tasks_dir()),
             ports: Ports::of(config.master_ports),
             gpus,
+            idleness: Idleness::every(Duration::from_millis(config.heartbeat.0)),
+            sampling: false,
             facts,
             facts_known: false,
             verifying: BTreeMap::new(),
@@ -164,6 +173,10 @@ impl Shell {
                 self.facts.gpus = list.gpus;
                 self.facts.gpu_note = list.note;
                 self.facts_known = true;
+            }
+            Event::Gpu(Heard::Busy(busy)) => {
+                self.sampling = false;
+                self.node.sample(&mut self.idleness, Instant::now(), &busy);
             }
             Event::Gpu(Heard::Verdict(task, verdict)) => self.take_verdict(task, verdict),
             Event::DriverPatienceOver if !self.facts_known => {
@@ -194,6 +207,7 @@ impl Shell {
                 }
             }
             LinkEvent::ReadLog(ask) => self.read_log(&ask),
+            LinkEvent::OpenTerminal(ask) => self.terminals.open(ask),
             LinkEvent::Closed => self.reporting = None,
         }
     }
@@ -261,7 +275,8 @@ impl Shell {
             let ledger = self.node.ledger();
             let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
             let tasks = self.node.report();
-            reporting.report(Now { facts: &self.facts, tasks: &tasks, applied });
+            let idle = self.idleness.idle(Instant::now());
+            reporting.report(Now { facts: &self.facts, tasks: &tasks, applied, idle: &idle });
         }
     }
 
@@ -315,6 +330,10 @@ impl Shell {
             reporting.heartbeat();
         }
         self.refuse_hung();
+        let used = self.node.used_gpus();
+        if !self.sampling && !used.is_empty() {
+            self.sampling = self.gpus.sample(used);
+        }
         if let Some(orders) = &mut self.orders {
             orders.retry();
         }
@@ -330,6 +349,7 @@ impl Shell {
             cluster: self.node.ledger().cluster,
             node: self.config.name.clone(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            terminals: true,
         };
         self.greeting.send_if_modified(|current| {
             let is_news = current.as_ref() != Some(&hello);

@@ -7,22 +7,67 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags};
 use nix::unistd::{Pid, pipe2};
-use tidegate_model::TaskLayout;
+use tidegate_model::{TaskExit, TaskLayout};
 use tidegate_proto::link::Launch;
 
 use super::pump::Pump;
+use super::terminal::Terminal;
 use crate::environment::{Places, environment};
-use crate::sys;
+use crate::sys::{self, Stdin};
 use crate::task_dir::{Intent, TaskDir};
 
 /// A task whose program has been executed.
 pub(super) struct Started {
     pub(super) main: Pid,
     pub(super) since: Instant,
-    pub(super) pumps: [Pump; 2],
+    pub(super) output: Output,
     /// Its first rank, and how many a task has.
     pub(super) ranks: (u32, TaskLayout),
+}
+
+/// Where what a task prints arrives.
+pub(super) enum Output {
+    Pipes([Pump; 2]),
+    Terminal(Terminal),
+}
+
+impl Output {
+    /// What to wait on.
+    pub(super) fn fds(&self) -> Vec<PollFd<'_>> {
+        match self {
+            Self::Pipes(pumps) => {
+                let sources = pumps.iter().filter_map(Pump::source);
+                sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect()
+            }
+            Self::Terminal(terminal) => terminal.fds(),
+        }
+    }
+
+    /// Takes what is there, up to a bound.
+    pub(super) fn turn(&mut self) {
+        match self {
+            Self::Pipes(pumps) => pumps.iter_mut().for_each(Pump::turn),
+            Self::Terminal(terminal) => terminal.turn(),
+        }
+    }
+
+    /// Takes all that is left of a task that has ended.
+    pub(super) fn drain(&mut self, exit: &TaskExit) {
+        match self {
+            Self::Pipes(pumps) => pumps.iter_mut().for_each(Pump::drain),
+            Self::Terminal(terminal) => terminal.close(exit),
+        }
+    }
+
+    /// Output that could not be written, in bytes.
+    pub(super) fn dropped(&self) -> u64 {
+        match self {
+            Self::Pipes(pumps) => pumps.iter().map(Pump::dropped).fold(0, u64::saturating_add),
+            Self::Terminal(terminal) => terminal.dropped(),
+        }
+    }
 }
 
 /// Starts the task; an error is why it never started.
@@ -37,23 +82,39 @@ pub(super) fn start(
         Places { preempt_file: &preempt_file, socket, home: &intent.home, user: &intent.user };
     let variables = environment(intent.task, &launch, places);
     check_places(&launch)?;
-    let (stdout, out_end) = output_pipe().map_err(|error| format!("stdout pipe: {error}"))?;
-    let (stderr, err_end) = output_pipe().map_err(|error| format!("stderr pipe: {error}"))?;
     let Some((program, arguments)) = launch.command.split_first() else {
         return Err("a launch without a command".to_owned());
     };
     let mut command = Command::new(program);
     command.args(arguments).current_dir(&launch.working_dir).env_clear().envs(&variables);
-    command.stdin(Stdio::null()).stdout(out_end).stderr(err_end);
-    sys::prepare_task(&mut command, Pid::this());
+    let (output, stdin) = if launch.pty {
+        (Output::Terminal(terminal(dir, &launch, &mut command)?), Stdin::Terminal)
+    } else {
+        (Output::Pipes(pipes(dir, &launch, &mut command)?), Stdin::Nothing)
+    };
+    sys::prepare_task(&mut command, Pid::this(), stdin);
     let path = variables.get("PATH").map(String::as_str).unwrap_or_default();
     let child = command.spawn().map_err(|error| not_executed(program, path, &error))?;
     let since = Instant::now();
     let main = i32::try_from(child.id()).map_err(|error| format!("its pid: {error}"))?;
-    let pump = |source, stream| Pump::new(source, dir.path(), stream, launch.log_cap);
-    let pumps = [pump(stdout, "stdout"), pump(stderr, "stderr")];
     let ranks = (launch.rank, launch.layout);
-    Ok(Started { main: Pid::from_raw(main), since, pumps, ranks })
+    Ok(Started { main: Pid::from_raw(main), since, output, ranks })
+}
+
+fn pipes(dir: &TaskDir, launch: &Launch, command: &mut Command) -> Result<[Pump; 2], String> {
+    let (stdout, out_end) = output_pipe().map_err(|error| format!("stdout pipe: {error}"))?;
+    let (stderr, err_end) = output_pipe().map_err(|error| format!("stderr pipe: {error}"))?;
+    command.stdin(Stdio::null()).stdout(out_end).stderr(err_end);
+    let pump = |source, stream| Pump::new(source, dir.path(), stream, launch.log_cap);
+    Ok([pump(stdout, "stdout"), pump(stderr, "stderr")])
+}
+
+fn terminal(dir: &TaskDir, launch: &Launch, command: &mut Command) -> Result<Terminal, String> {
+    let opened = Terminal::open(dir, launch.log_cap);
+    let (terminal, [stdin, stdout, stderr]) =
+        opened.map_err(|error| format!("its terminal cannot be made: {error}"))?;
+    command.stdin(stdin).stdout(stdout).stderr(stderr);
+    Ok(terminal)
 }
 
 fn check_places(launch: &Launch) -> Result<(), String> {

@@ -12,7 +12,9 @@ mod launch;
 mod pump;
 mod ranks;
 mod reap;
+mod scrollback;
 mod stop;
+mod terminal;
 
 use std::fs::OpenOptions;
 use std::io;
@@ -31,8 +33,7 @@ use tidegate_model::{Span, TaskExit};
 
 use self::ask::Asking;
 use self::door::Door;
-use self::launch::{Started, start};
-use self::pump::Pump;
+use self::launch::{Output, Started, start};
 use self::reap::{Family, Left};
 use self::stop::Ladder;
 use crate::procs::Procs;
@@ -104,7 +105,7 @@ struct Supervisor<'a> {
     ladder: Ladder,
     asking: Asking,
     door: Option<Door>,
-    pumps: [Pump; 2],
+    output: Output,
     since: Instant,
     ended: Option<Ended>,
 }
@@ -123,7 +124,7 @@ impl<'a> Supervisor<'a> {
         door: Option<Door>,
         boot_id: String,
     ) -> anyhow::Result<Self> {
-        let Started { main, since, pumps, ranks } = started;
+        let Started { main, since, output, ranks } = started;
         let procs = Procs::default();
         let identify = |pid: Pid| procs.identify(pid.as_raw()).context("read a process's state");
         let state = State { boot_id, shim: identify(Pid::this())?, main: identify(main)? };
@@ -131,7 +132,7 @@ impl<'a> Supervisor<'a> {
         let asking = Asking::of(dir, procs.clone(), state.main, ranks);
         let family = Family::of(main, procs);
         let ladder = Ladder::default();
-        Ok(Self { dir, family, ladder, asking, door, pumps, since, ended: None })
+        Ok(Self { dir, family, ladder, asking, door, output, since, ended: None })
     }
 
     fn supervise(mut self, signals: &SignalFd) -> anyhow::Result<()> {
@@ -145,9 +146,7 @@ impl<'a> Supervisor<'a> {
                     self.save_asked();
                 }
             }
-            for pump in &mut self.pumps {
-                pump.turn();
-            }
+            self.output.turn();
             if self.ended.is_none() {
                 self.asking.look(Instant::now());
             }
@@ -182,8 +181,7 @@ impl<'a> Supervisor<'a> {
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
         let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-        let outputs = self.pumps.iter().filter_map(Pump::source);
-        fds.extend(outputs.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(self.output.fds());
         fds.extend(self.door.iter().flat_map(Door::fds));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => Ok(()),
@@ -199,6 +197,10 @@ impl<'a> Supervisor<'a> {
         let grace = Duration::from_millis(grace_ms);
         if self.ladder.ask(Instant::now(), grace) && self.ended.is_none() {
             self.family.terminate_main()?;
+            if matches!(self.output, Output::Terminal(_)) {
+                // A shell that somebody types into ignores TERM, and heeds this.
+                self.family.hang_up_main()?;
+            }
         }
         Ok(())
     }
@@ -240,8 +242,8 @@ impl<'a> Supervisor<'a> {
     }
 
     fn finish(mut self) -> anyhow::Result<()> {
-        for pump in &mut self.pumps {
-            pump.drain();
+        if let Some(ended) = &self.ended {
+            self.output.drain(&ended.exit);
         }
         if let Some(door) = self.door.take() {
             door.close(self.asking.announcement(Instant::now()).as_ref());
@@ -257,7 +259,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn dropped(&self) -> u64 {
-        self.pumps.iter().map(Pump::dropped).fold(0, u64::saturating_add)
+        self.output.dropped()
     }
 }
 

@@ -21,7 +21,7 @@ const CHUNK: usize = 64 << 10;
 
 /// Chunks taken per turn, so that a task that writes without pause does not keep its supervisor
 /// from a TERM.
-const CHUNKS_PER_TURN: usize = 16;
+pub(super) const CHUNKS_PER_TURN: usize = 16;
 
 /// One output stream.
 pub(super) struct Pump {
@@ -59,7 +59,7 @@ impl Pump {
     /// Takes what is there, up to a bound.
     pub(super) fn turn(&mut self) {
         for _ in 0..CHUNKS_PER_TURN {
-            if !self.chunk() {
+            if self.chunk().is_none() {
                 return;
             }
         }
@@ -71,26 +71,23 @@ impl Pump {
         self.turn();
     }
 
-    /// Whether there may be more.
-    fn chunk(&mut self) -> bool {
-        let Some(source) = &mut self.source else { return false };
+    /// The next piece of the stream, which is in the files by then; none if there is none now.
+    pub(super) fn chunk(&mut self) -> Option<&[u8]> {
         self.buffer.resize(CHUNK, 0);
-        match source.read(&mut self.buffer) {
-            Ok(0) => {
-                self.source = None;
-                false
+        let count = loop {
+            match self.source.as_mut()?.read(&mut self.buffer) {
+                Ok(count) if count > 0 => break count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Ok(_) | Err(_) => {
+                    self.source = None;
+                    return None;
+                }
             }
-            Ok(count) => {
-                self.segments.write(self.buffer.get(..count).unwrap_or_default());
-                true
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-            Err(_) => {
-                self.source = None;
-                false
-            }
-        }
+        };
+        let bytes = self.buffer.get(..count).unwrap_or_default();
+        self.segments.write(bytes);
+        Some(bytes)
     }
 }
 

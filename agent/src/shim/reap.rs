@@ -55,6 +55,11 @@ impl Family {
         self.send(self.main, Signal::SIGTERM)
     }
 
+    /// HUP to the main process.
+    pub(super) fn hang_up_main(&self) -> io::Result<()> {
+        self.send(self.main, Signal::SIGHUP)
+    }
+
     /// KILL to every direct child; their children become ours as they die, so that repeating it
     /// reaches all. Only direct children: their pids are not used again before they are reaped
     /// here.

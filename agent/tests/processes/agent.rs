@@ -50,6 +50,15 @@ impl AgentLink for Doors {
         self.0.send(link).await.map_err(|_over| Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(stream)))
     }
+
+    type TerminalStream = ReceiverStream<Result<v1::ToTerminal, Status>>;
+
+    async fn terminal(
+        &self,
+        _request: Request<Streaming<v1::FromTerminal>>,
+    ) -> Result<Response<Self::TerminalStream>, Status> {
+        Err(Status::unimplemented("no test here opens one"))
+    }
 }
 
 impl Link {

@@ -50,9 +50,9 @@ pub(crate) struct RunArgs {
     /// One task per node (a launcher such as torchrun starts the ranks) or per GPU
     #[arg(long, value_enum, default_value_t = Tasks::PerNode)]
     pub(crate) tasks: Tasks,
-    /// Protected span that makes a start worthwhile, at most 8h
-    #[arg(long, value_name = "SPAN", default_value_t = jobfile::DEFAULT_MIN_RUNTIME)]
-    pub(crate) min_runtime: Span,
+    /// Protected span that makes a start worthwhile, at most 8h [default: 0; 1h with --pty]
+    #[arg(long, value_name = "SPAN")]
+    pub(crate) min_runtime: Option<Span>,
     /// Wait until it is funded, rather than run free and unprotected
     #[arg(long)]
     pub(crate) no_free: bool,
@@ -83,9 +83,9 @@ pub(crate) struct RunArgs {
     /// Time to save and leave when stopped
     #[arg(long, value_name = "SPAN", default_value_t = jobfile::DEFAULT_GRACE)]
     pub(crate) grace: Span,
-    /// Restarts after failures of the job's own
-    #[arg(long, value_name = "N", default_value_t = jobfile::DEFAULT_MAX_RESTARTS)]
-    pub(crate) max_restarts: u32,
+    /// Restarts after failures of the job's own [default: 3; 0 with --pty]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_restarts: Option<u32>,
     /// What is kept of each output stream of each task
     #[arg(long, value_name = "SIZE", default_value_t = jobfile::DEFAULT_LOG_CAP)]
     pub(crate) log_cap: Bytes,
@@ -98,6 +98,9 @@ pub(crate) struct RunArgs {
     /// Pass on the job's output until it ends
     #[arg(long, short, conflicts_with_all = ["array", "dry_run"])]
     pub(crate) follow: bool,
+    /// Work in it: the command gets this terminal, as soon as the job has started
+    #[arg(long, conflicts_with_all = ["array", "follow"])]
+    pub(crate) pty: bool,
     #[command(flatten)]
     pub(crate) hand_over: HandOver,
     /// Program and arguments; no shell reads them

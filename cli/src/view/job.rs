@@ -44,6 +44,9 @@ pub(crate) struct Job {
     pub(crate) waits_since_ms: Timestamp,
     /// Attempts in a row that ended without a new commit.
     pub(crate) stalled: u32,
+    /// Since when its GPUs have been idle; null = they are not.
+    #[serde(serialize_with = "as_ms_or_null")]
+    pub(crate) idle_since_ms: Option<Timestamp>,
     /// In the order of their numbers.
     pub(crate) attempts: Vec<Attempt>,
 }
@@ -161,6 +164,7 @@ impl Job {
             waits_for: wire.waits_for,
             waits_since_ms: Timestamp(wire.waits_since_ms),
             stalled: wire.stalled,
+            idle_since_ms: wire.idle_since_ms.map(Timestamp),
             attempts,
         })
     }

@@ -44,6 +44,12 @@ pub(crate) struct Usage {
     pub(crate) waits: Vec<Waits>,
     /// Charged in the last window, as the scheduler counts it.
     pub(crate) window_charged_gpu_us: GpuTime,
+    /// How long what was planned protected, and has ended, had idle GPUs.
+    pub(crate) idle_gpu_us: GpuTime,
+    /// Of so much time in which they were looked at.
+    pub(crate) looked_at_gpu_us: GpuTime,
+    /// Of so much time that it ran.
+    pub(crate) ended_gpu_us: GpuTime,
 }
 
 /// Waits of one class.
@@ -100,7 +106,16 @@ impl Usage {
             displaced: wire.displaced,
             waits: wire.waits.iter().map(Waits::read).collect::<Result<_, _>>()?,
             window_charged_gpu_us: GpuTime::read(&wire.window_charged, "Usage.window_charged")?,
+            idle_gpu_us: GpuTime::read(&wire.idle, "Usage.idle")?,
+            looked_at_gpu_us: GpuTime::read(&wire.looked_at, "Usage.looked_at")?,
+            ended_gpu_us: GpuTime::read(&wire.ended, "Usage.ended")?,
         })
+    }
+
+    /// How long protected GPUs were idle; a dash where nobody looked.
+    pub(crate) fn idle(&self) -> String {
+        let is_known = self.looked_at_gpu_us > GpuTime(0);
+        if is_known { self.idle_gpu_us.to_string() } else { "-".to_owned() }
     }
 
     /// Of the budget of the whole span, such as `93.7%`; a dash of a user.

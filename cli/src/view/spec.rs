@@ -38,6 +38,8 @@ pub(crate) struct Spec {
     pub(crate) after: Vec<After>,
     /// Null = nobody is told. Its place only: the rest is a secret.
     pub(crate) notify_url: Option<String>,
+    /// It has a terminal to attach to.
+    pub(crate) pty: bool,
 }
 
 /// How it saves when it is asked to.
@@ -85,6 +87,7 @@ impl From<v1::JobSpec> for Spec {
             checkpoint: wire.checkpoint.map(Checkpoint::from),
             after: wire.after.into_iter().map(After::from).collect(),
             notify_url: wire.notify_url,
+            pty: wire.pty,
         }
     }
 }

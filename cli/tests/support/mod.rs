@@ -14,7 +14,7 @@ use tidegate_proto::v1::tidegate_server::{Tidegate, TidegateServer};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 /// What it answers and what it was asked.
 #[derive(Debug, Default)]
@@ -187,6 +187,15 @@ impl Scripted {
 
 #[tonic::async_trait]
 impl Tidegate for Scripted {
+    type AttachStream = tokio_stream::Empty<Result<v1::AttachReply, Status>>;
+
+    async fn attach(
+        &self,
+        _request: Request<Streaming<v1::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        self.refused()
+    }
+
     async fn submit(
         &self,
         request: Request<v1::SubmitRequest>,

@@ -13,10 +13,10 @@ use scheduler_core::{Event, Job, JobState};
 use tidegate_model::{AttemptId, JobId, JobSpec, NodeName, TaskId, Timestamp, UserId};
 use tidegate_proto::{MAX_LOG_READ, optional, parsed, required, v1};
 use tonic::transport::server::UdsConnectInfo;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::link::{Links, LogError, log_ask};
-use super::{messages, requests, status};
+use super::{messages, requests, status, terminal};
 use crate::engine::Answer;
 use crate::thread::{Handle, Message};
 use crate::view::View;
@@ -47,14 +47,14 @@ pub struct Api {
 }
 
 /// Who asks: what the kernel says of the other end of the socket.
-fn caller<T>(request: &Request<T>) -> Result<UserId, Status> {
+pub(super) fn caller<T>(request: &Request<T>) -> Result<UserId, Status> {
     let info = request.extensions().get::<UdsConnectInfo>();
     let cred = info.and_then(|info| info.peer_cred);
     cred.map(|cred| UserId(cred.uid()))
         .ok_or_else(|| Status::unauthenticated("the socket does not say who you are"))
 }
 
-fn job_id(text: &str) -> Result<JobId, Status> {
+pub(super) fn job_id(text: &str) -> Result<JobId, Status> {
     parsed(text, "job").map_err(|error| status::malformed(&error))
 }
 
@@ -63,7 +63,7 @@ fn node_name(text: &str) -> Result<NodeName, Status> {
 }
 
 impl Api {
-    async fn view(&self) -> Result<Arc<View>, Status> {
+    pub(super) async fn view(&self) -> Result<Arc<View>, Status> {
         // A full channel wakes the engine as well as a message would.
         let wake = || drop(self.engine.send(Message::ViewWanted));
         self.engine.views.fresh(wake).await.map_err(|error| status::busy(&error))
@@ -110,7 +110,7 @@ struct LogPlace {
     complete: bool,
 }
 
-fn find(view: &View, id: JobId) -> Result<&Job, Status> {
+pub(super) fn find(view: &View, id: JobId) -> Result<&Job, Status> {
     let job = view.core.books().jobs.get(&id).map(Arc::as_ref);
     job.ok_or_else(|| {
         Status::not_found(format!("{id} is not known here; `tidegate jobs --all` lists what is"))
@@ -119,6 +119,15 @@ fn find(view: &View, id: JobId) -> Result<&Job, Status> {
 
 #[tonic::async_trait]
 impl v1::tidegate_server::Tidegate for Api {
+    type AttachStream = terminal::Replies;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        terminal::attach(self, request).await
+    }
+
     async fn submit(
         &self,
         request: Request<v1::SubmitRequest>,

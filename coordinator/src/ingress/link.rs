@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use scheduler_core::Event;
-use tidegate_model::{ClusterId, Epoch, NodeName, TaskId};
+use tidegate_model::{ClusterId, Epoch, NodeName, Span, TaskId};
 use tidegate_proto::link::{Hello, NodeFacts, NodePlan, Report, TaskReport};
 use tidegate_proto::{required, v1};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,6 +16,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::status;
+use super::terminal::{Expected, Terminals};
 use crate::thread::{Handle, Message, NotTaken, Session};
 
 /// Log reads one node may have under way: more than one screen of people never asks for.
@@ -37,11 +38,14 @@ pub enum LogError {
     Unreadable(String),
 }
 
-/// The way to one agent's logs.
+/// The way to one agent's logs and terminals.
 #[derive(Debug, Clone)]
 struct Reader {
-    asks: mpsc::Sender<v1::ReadNodeLog>,
+    asks: mpsc::Sender<v1::to_agent::Message>,
     reads: LogReads,
+    /// Whether it knows terminals, and which version it is.
+    terminals: bool,
+    version: String,
 }
 
 /// The agents that are connected.
@@ -50,11 +54,51 @@ pub struct Links {
     sessions: AtomicU64,
     /// Orders connections of one node: the newest one's entry stands.
     readers: Mutex<BTreeMap<NodeName, Reader>>,
+    /// The terminals that agents were told to open.
+    pub(super) terminals: Terminals,
 }
 
 impl Links {
     fn next_session(&self) -> Session {
         Session(self.sessions.fetch_add(1, Ordering::Relaxed).saturating_add(1))
+    }
+
+    fn next_request(&self) -> u64 {
+        self.sessions.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// Whether jobs of a node have terminals; of one that is away nothing is known.
+    ///
+    /// # Errors
+    /// Its agent knows of none.
+    pub(super) fn check_terminals(&self, node: &NodeName) -> Result<(), Status> {
+        let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Reader { version, .. }) = readers.get(node).filter(|known| !known.terminals)
+        else {
+            return Ok(());
+        };
+        Err(Status::failed_precondition(format!(
+            "the agent of {node} is of version {version} and knows no terminals: the job was \
+             started without one. Cancel it; give the node a newer agent, or drain it"
+        )))
+    }
+
+    /// Tells an agent to dial a terminal; what will be there when it has.
+    pub(super) fn open_terminal(
+        &self,
+        node: &NodeName,
+        mut ask: v1::OpenTerminal,
+    ) -> Result<Expected<'_>, Status> {
+        let away = || Status::unavailable(format!("{node} is away; the job goes on without it"));
+        let readers =
+            self.readers.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
+        let Reader { asks, .. } =
+            readers.filter(|reader| !reader.asks.is_closed()).ok_or_else(away)?;
+        self.check_terminals(node)?;
+        ask.request = self.next_request();
+        let expected = self.terminals.expect(ask.request, node.clone());
+        asks.try_send(v1::to_agent::Message::OpenTerminal(ask)).map_err(|_full| away())?;
+        Ok(expected)
     }
 
     /// Whether an agent of the node has an open connection. That of a process that died is closed
@@ -76,8 +120,8 @@ impl Links {
         let away = || LogError::Away(node.clone());
         let readers =
             self.readers.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
-        let Reader { asks, reads } = readers.ok_or_else(away)?;
-        ask.request = self.sessions.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let Reader { asks, reads, .. } = readers.ok_or_else(away)?;
+        ask.request = self.next_request();
         let request = ask.request;
         let (reply, answer) = oneshot::channel();
         {
@@ -87,7 +131,7 @@ impl Links {
             }
             reads.insert(request, reply);
         }
-        let sent = asks.try_send(ask);
+        let sent = asks.try_send(v1::to_agent::Message::ReadLog(ask));
         let answer = match sent {
             Ok(()) => tokio::time::timeout(LOG_PATIENCE, answer).await.ok().and_then(Result::ok),
             Err(_) => None,
@@ -114,6 +158,17 @@ pub struct LinkService {
 #[tonic::async_trait]
 impl v1::agent_link_server::AgentLink for LinkService {
     type ConnectStream = Outgoing;
+    type TerminalStream = ReceiverStream<Result<v1::ToTerminal, Status>>;
+
+    async fn terminal(
+        &self,
+        request: Request<Streaming<v1::FromTerminal>>,
+    ) -> Result<Response<Self::TerminalStream>, Status> {
+        let node = request.extensions().get::<NodeName>().cloned();
+        let node = node.ok_or_else(|| Status::unauthenticated("this socket names no node"))?;
+        let stream = self.links.terminals.dialled(&node, request.into_inner()).await?;
+        Ok(Response::new(stream))
+    }
 
     async fn connect(
         &self,
@@ -136,11 +191,17 @@ impl v1::agent_link_server::AgentLink for LinkService {
         let session = self.links.next_session();
         let (complain, errors) = mpsc::channel(1);
         let (slot, plans) = watch::channel(None);
-        let (log_asks, log_requests) = mpsc::channel(MAX_LOG_READS);
+        let (asks, requests) = mpsc::channel(MAX_LOG_READS);
         let reads = LogReads::default();
         {
             let mut readers = self.links.readers.lock().unwrap_or_else(PoisonError::into_inner);
-            readers.insert(node.clone(), Reader { asks: log_asks, reads: Arc::clone(&reads) });
+            let reader = Reader {
+                asks,
+                reads: Arc::clone(&reads),
+                terminals: hello.terminals,
+                version: hello.agent_version.clone(),
+            };
+            readers.insert(node.clone(), reader);
         }
         let connected = Message::Connected(session, node.clone(), slot);
         self.engine.send(connected).map_err(|away| Status::unavailable(away.to_string()))?;
@@ -148,7 +209,7 @@ impl v1::agent_link_server::AgentLink for LinkService {
         tracing::info!(%node, version = hello.agent_version, "agent connected");
         let listening = Listening { engine: self.engine.clone(), session, node, reads };
         tokio::spawn(listening.run(incoming, complain));
-        Ok(Response::new(outgoing(welcome, plans, log_requests, errors)))
+        Ok(Response::new(outgoing(welcome, plans, requests, errors)))
     }
 }
 
@@ -173,11 +234,11 @@ impl LinkService {
 }
 
 /// What goes to one agent: the welcome, then each plan that is news when the stream has room for it
-/// and the log reads; an error of the other direction ends it.
+/// and the reads of logs and terminals; an error of the other direction ends it.
 fn outgoing(
     welcome: v1::Welcome,
     plans: watch::Receiver<Option<Arc<NodePlan>>>,
-    log_requests: mpsc::Receiver<v1::ReadNodeLog>,
+    requests: mpsc::Receiver<v1::to_agent::Message>,
     errors: mpsc::Receiver<Status>,
 ) -> Outgoing {
     use v1::to_agent::Message as To;
@@ -187,7 +248,7 @@ fn outgoing(
         let plan = NodePlan::clone(plan.as_deref()?);
         Some(message(To::Plan(plan.into())))
     });
-    let reads = ReceiverStream::new(log_requests).map(move |ask| message(To::ReadLog(ask)));
+    let reads = ReceiverStream::new(requests).map(message);
     let errors = ReceiverStream::new(errors).map(Err);
     Box::pin(welcome.chain(plans.merge(reads).merge(errors)))
 }
@@ -227,11 +288,14 @@ impl Listening {
         match message.map_err(|error| status::malformed(&error))? {
             From::Hello(_) => Err(Status::invalid_argument("Hello comes once, first")),
             From::Report(report) => {
-                let report = Report::try_from(report).map_err(|error| status::malformed(&error))?;
+                let mut report =
+                    Report::try_from(report).map_err(|error| status::malformed(&error))?;
+                let (whole, idle) = (report.complete, std::mem::take(&mut report.idle));
                 let heard = match self.event(report) {
                     Some(event) => self.report(event),
                     None => self.engine.heard(self.session, &self.node),
                 };
+                let heard = heard.and_then(|()| self.idle(whole, idle));
                 heard.map_err(|away| Status::unavailable(away.to_string()))
             }
             From::LogChunk(chunk) => {
@@ -244,6 +308,15 @@ impl Listening {
         }
     }
 
+    /// What is told of idle GPUs; a whole list that is empty says something too.
+    fn idle(&self, whole: bool, tasks: BTreeMap<TaskId, Option<Span>>) -> Result<(), NotTaken> {
+        if tasks.is_empty() && !whole {
+            return Ok(());
+        }
+        let (session, node) = (self.session, self.node.clone());
+        self.engine.send(Message::Idle { session, node, whole, tasks })
+    }
+
     fn report(&self, event: Event) -> Result<(), NotTaken> {
         let (session, node) = (self.session, self.node.clone());
         self.engine.send(Message::Report { session, node, event })
@@ -251,7 +324,7 @@ impl Listening {
 
     /// What a report says; none if it is a heartbeat.
     fn event(&self, report: Report) -> Option<Event> {
-        let Report { complete, facts, tasks, applied: _ } = report;
+        let Report { complete, facts, tasks, applied: _, idle: _ } = report;
         if !complete && facts.is_none() && tasks.is_empty() {
             return None;
         }

@@ -44,6 +44,9 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         waits_for: job.waits_for.iter().map(ToString::to_string).collect(),
         waits_since_ms: job.waits_since.0,
         stalled: job.stalled,
+        idle_since_ms: active
+            .and_then(|attempt| view.core.seen().idle_since(attempt.id))
+            .map(|since| since.0),
     }
 }
 

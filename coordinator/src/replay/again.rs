@@ -120,7 +120,7 @@ fn as_it_was(books: &Books, node: NodeId) -> Option<Event> {
         Some(match (&task.exit, task.port) {
             (Some(exit), _) => {
                 let (exit, released, ran) = (exit.clone(), task.released, task.ran);
-                TaskSeen::Ended { exit, released, ran }
+                TaskSeen::Ended { exit, released, ran, idle: task.idle }
             }
             (None, _) if task.started => TaskSeen::Running,
             (None, Some(port)) => TaskSeen::Prepared { port },

@@ -10,7 +10,7 @@ fn spec() -> JobSpec {
         working_dir: "/w".into(),
         env: vec![],
         gpus: GpuCount(8),
-        gpus_per_node: None,
+        gpus_per_node: Some(GpuCount(8)),
         layout: TaskLayout::PerNode,
         min_runtime: Span::hours(1),
         grace: Span::seconds(30),
@@ -31,6 +31,7 @@ fn spec() -> JobSpec {
         }),
         after: vec![Dependency { job: "job-3".parse().unwrap(), success: true }],
         notify_url: Some("https://hooks.example.com/a".into()),
+        pty: true,
     }
 }
 
@@ -56,6 +57,7 @@ fn a_job_written_before_there_were_choices_has_the_defaults_of_its_time() {
         checkpoint: None,
         after: vec![],
         notify_url: None,
+        pty: false,
         ..spec().into()
     };
     let read = JobSpec::try_from(old.clone()).unwrap();

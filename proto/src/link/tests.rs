@@ -1,5 +1,5 @@
 use tidegate_model::{
-    AttemptId, JobId, Save, SaveDelivery, SaveSignal, SaveTarget, TaskExit, TaskLayout,
+    AttemptId, Idle, JobId, Save, SaveDelivery, SaveSignal, SaveTarget, TaskExit, TaskLayout,
 };
 
 use super::*;
@@ -33,6 +33,7 @@ fn launch() -> Launch {
             grace: Span::seconds(60),
             why: "a larger gang waits".into(),
         }),
+        pty: true,
     }
 }
 
@@ -58,7 +59,7 @@ fn a_plan_reads_back_what_it_wrote() {
 
 #[test]
 fn a_report_reads_back_what_it_wrote() {
-    let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(7) };
+    let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(7), idle: None };
     let asked = |delivery| TaskReport {
         seen: TaskSeen::Running,
         save: Some(SaveSeen { request: DecisionSeq(4), delivery }),
@@ -75,6 +76,16 @@ fn a_report_reads_back_what_it_wrote() {
             (task(2), TaskSeen::Running.into()),
             (task(3), ended(TaskExit::Exited(3)).into()),
             (
+                task(11),
+                TaskSeen::Ended {
+                    exit: TaskExit::Exited(0),
+                    released: false,
+                    ran: Span(7),
+                    idle: Some(Idle { idle: Span(2), of: Span(5) }),
+                }
+                .into(),
+            ),
+            (
                 task(4),
                 TaskReport {
                     commit: Some(commit),
@@ -89,6 +100,7 @@ fn a_report_reads_back_what_it_wrote() {
             (task(10), asked(SaveDelivery::Unwilling)),
         ]),
         applied: Some((Epoch(1), Generation(0))),
+        idle: BTreeMap::from([(task(2), Some(Span(9))), (task(7), None)]),
     };
     assert_eq!(Report::try_from(v1::Report::from(report.clone())), Ok(report));
 }

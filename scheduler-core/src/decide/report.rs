@@ -79,9 +79,12 @@ fn prove(turn: &mut Turn<'_>, id: TaskId, seen: &TaskSeen) -> Result<(), Broken>
             turn.take(Decision::TaskPrepared { task: id, port: *port })
         }
         TaskSeen::Running if granted && !started && !ended => turn.take(Decision::TaskStarted(id)),
-        TaskSeen::Ended { exit, released: gone, ran } => {
+        TaskSeen::Ended { exit, released: gone, ran, idle } => {
             if !ended {
                 turn.take(Decision::TaskEnded { task: id, exit: exit.clone(), ran: *ran })?;
+                if let Some(idle) = *idle {
+                    turn.take(Decision::TaskIdled { task: id, idle })?;
+                }
             }
             if *gone && !released {
                 turn.take(Decision::TaskReleased(id))?;

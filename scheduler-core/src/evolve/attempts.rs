@@ -47,6 +47,7 @@ impl Books {
             Decision::TaskPrepared { .. }
             | Decision::TaskStarted(_)
             | Decision::TaskEnded { .. }
+            | Decision::TaskIdled { .. }
             | Decision::TaskReleased(_) => self.evolve_task(stamp, decision),
             _ => self.evolve_save(stamp, decision),
         }
@@ -70,6 +71,11 @@ impl Books {
                 })
             }
             Decision::TaskEnded { task, exit, ran } => self.end_task(stamp, *task, exit, *ran),
+            Decision::TaskIdled { task, idle } => self.change_task(*task, |entry| {
+                ensure(entry.exit.is_some(), "only of what has ended all is measured")?;
+                entry.idle = Some(*idle);
+                Ok(())
+            }),
             Decision::TaskReleased(task) => self.release(stamp, *task),
             _ => Err("not about a task"),
         }

@@ -28,7 +28,7 @@ pub(super) struct Lab {
 }
 
 pub(super) fn ended(exit: TaskExit) -> TaskSeen {
-    TaskSeen::Ended { exit, released: true, ran: Span(1) }
+    TaskSeen::Ended { exit, released: true, ran: Span(1), idle: None }
 }
 
 fn name(node: u32) -> NodeName {
@@ -175,6 +175,7 @@ impl Lab {
             checkpoint: None,
             after: vec![],
             notify_url: None,
+            pty: false,
         }
     }
 

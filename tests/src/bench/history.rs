@@ -149,7 +149,7 @@ impl<J: Journal> History<J> {
             (Order::Run(_), Some(Held::Prepared)) => {
                 self.held.insert(task, Held::Ended);
                 let (exit, ran) = (TaskExit::Exited(0), Span::minutes(7));
-                vec![TaskSeen::Running, TaskSeen::Ended { exit, released: true, ran }]
+                vec![TaskSeen::Running, TaskSeen::Ended { exit, released: true, ran, idle: None }]
             }
             (Order::Forget, Some(_)) => {
                 self.held.remove(&task);
@@ -229,6 +229,7 @@ pub fn spec(name: &str, gpus: u32) -> anyhow::Result<JobSpec> {
         checkpoint: None,
         after: Vec::new(),
         notify_url: None,
+        pty: false,
     })
 }
 

@@ -281,7 +281,7 @@ impl World {
         if complete || !tasks.is_empty() {
             self.truth.said(&node.name, &tasks);
             let facts = complete.then_some(facts);
-            self.send_report(index, Report { complete, facts, tasks, applied: None });
+            self.send_report(index, Report { complete, facts, tasks, ..Report::default() });
         }
     }
 

@@ -246,6 +246,7 @@ impl World {
             checkpoint: self.offer(),
             after: self.dependencies(),
             notify_url: None,
+            pty: false,
         }
     }
 

@@ -39,10 +39,18 @@ pub(crate) fn jobs(jobs: &[Job], now: Timestamp) -> String {
             newest_attempt(job),
             stands(job.standing, job.promised_until_ms, now),
             age(job.submitted_ms, now),
-            job.reason.clone(),
+            why(job, now),
         ]
     };
     table(&COLUMNS, jobs.iter().map(row))
+}
+
+/// Whoever keeps GPUs from others and does nothing with them should see it at a glance.
+fn why(job: &Job, now: Timestamp) -> String {
+    match job.idle_since_ms {
+        Some(since) => format!("idle for {}; {}", age(since, now), job.reason),
+        None => job.reason.clone(),
+    }
 }
 
 fn newest_attempt(job: &Job) -> String {
@@ -107,6 +115,9 @@ fn asked(spec: &Spec) -> Vec<(&'static str, String)> {
     if !spec.after.is_empty() {
         facts.push(("after", spec.after.iter().map(after).collect::<Vec<_>>().join(", ")));
     }
+    if spec.pty {
+        facts.push(("terminal", "yes: tidegate attach".to_owned()));
+    }
     facts.push(("grace", spec.grace.to_string()));
     facts.extend(spec.checkpoint.as_ref().map(|offer| ("saves", saves(offer))));
     facts.push(("restarts", format!("at most {}", spec.max_restarts)));
@@ -146,6 +157,7 @@ fn happens(job: &Job, now: Timestamp) -> Vec<(&'static str, String)> {
         None if job.elder_allowed => facts.push(("elder", "allowed".to_owned())),
         None => {}
     }
+    facts.extend(job.idle_since_ms.map(|since| ("idle", format!("for {}", age(since, now)))));
     facts.extend(job.commit.as_ref().map(|newest| ("saved", committed(newest, now))));
     let running = job.newest().filter(|attempt| !attempt.state.is_ended());
     let save = running.and_then(|attempt| attempt.save.as_ref());

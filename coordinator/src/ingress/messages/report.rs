@@ -81,6 +81,9 @@ fn usage(account: String, used: Option<&Used>) -> v1::Usage {
         credited: amount_bytes(used.credited.0),
         lost: amount_bytes(used.lost.0),
         displaced: used.displaced,
+        idle: amount_bytes(used.idle.0),
+        looked_at: amount_bytes(used.looked_at.0),
+        ended: amount_bytes(used.ended.0),
         waits: waits.collect(),
         ..v1::Usage::default()
     }

@@ -132,6 +132,10 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
             exit: required(m.exit, "TaskEnded.exit")?.try_into()?,
             ran: Span(m.ran_ms),
         },
+        Kind::TaskIdled(m) => Decision::TaskIdled {
+            task: parsed(&m.task, "TaskIdled.task")?,
+            idle: required(m.idle, "TaskIdled.idle")?.into(),
+        },
         Kind::TaskReleased(m) => Decision::TaskReleased(parsed(&m.task, "TaskReleased.task")?),
         Kind::AccountMade(m) => Decision::AccountMade {
             account: AccountId(m.account),

@@ -164,6 +164,10 @@ fn kind(decision: &Decision) -> Option<Kind> {
             let (task, exit) = (task.to_string(), Some(exit.clone().into()));
             Kind::TaskEnded(message::TaskEnded { task, exit, ran_ms: ran.0 })
         }
+        Decision::TaskIdled { task, idle } => {
+            let (task, idle) = (task.to_string(), Some((*idle).into()));
+            Kind::TaskIdled(message::TaskIdled { task, idle })
+        }
         Decision::TaskReleased(task) => {
             Kind::TaskReleased(message::TaskReleased { task: task.to_string() })
         }

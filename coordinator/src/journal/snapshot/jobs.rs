@@ -215,6 +215,7 @@ fn task_message(task: &Task) -> wire::Task {
         exit: task.exit.clone().map(Into::into),
         ended_by: task.ended_by.map(|seq| seq.0),
         ran_ms: task.ran.0,
+        idle: task.idle.map(Into::into),
         released: task.released,
     }
 }
@@ -227,6 +228,7 @@ fn task(message: wire::Task) -> Result<Task, WireError> {
         exit: message.exit.map(TryInto::try_into).transpose()?,
         ended_by: message.ended_by.map(DecisionSeq),
         ran: Span(message.ran_ms),
+        idle: message.idle.map(Into::into),
         released: message.released,
     })
 }

@@ -61,7 +61,7 @@ impl Drawn {
     pub(super) fn founding(&self) -> Vec<Event> {
         let mut policy = Policy::default();
         policy.max_live_jobs = policy.max_live_jobs.saturating_mul(2);
-        let mut events = vec![Event::LeaderStarted, Event::PolicyChanged(policy)];
+        let mut events = vec![Event::LeaderStarted, Event::PolicyChanged(policy.into())];
         events.extend(
             (1..=self.size.nodes).map(|node| said(node, Some(facts(node)), Said::default())),
         );
@@ -123,7 +123,7 @@ impl Drawn {
     }
 
     fn obey(&mut self, core: &Core, task: TaskId, order: &Order) -> Option<Said> {
-        let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(1000) };
+        let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(1000), idle: None };
         let started = core.books().task(task).is_some_and(|task| task.started);
         let seen = match order {
             Order::Prepare(_) => TaskSeen::Prepared { port: 29_500 },
@@ -196,6 +196,7 @@ fn spec() -> JobSpec {
         }),
         after: vec![],
         notify_url: None,
+        pty: false,
     }
 }
 

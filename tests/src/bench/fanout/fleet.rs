@@ -148,7 +148,7 @@ impl Agent {
                     let message = message?.and_then(|message| message.message);
                     let answer = match message.context("the coordinator closed the link")? {
                         To::Plan(plan) => self.obey(plan, at)?,
-                        To::Welcome(_) | To::ReadLog(_) => None,
+                        To::Welcome(_) | To::ReadLog(_) | To::OpenTerminal(_) => None,
                     };
                     if let Some(report) = answer {
                         say(&outgoing, From::Report(report)).await?;
@@ -181,7 +181,7 @@ impl Agent {
         }
         let (applied_epoch, applied_generation) = (plan.epoch, plan.generation);
         let report =
-            v1::Report { complete: false, facts: None, tasks, applied_epoch, applied_generation };
+            v1::Report { tasks, applied_epoch, applied_generation, ..v1::Report::default() };
         Ok((!report.tasks.is_empty()).then_some(report))
     }
 
@@ -202,7 +202,7 @@ impl Agent {
                 self.held.insert(task, Held::Ended);
                 let how = Some(v1::task_exit::How::Signaled(15));
                 let exit = Some(v1::TaskExit { how });
-                Some(State::Ended(seen::Ended { exit, released: true, ran_ms: 1 }))
+                Some(State::Ended(seen::Ended { exit, released: true, ran_ms: 1, idle: None }))
             }
             (Ordered::Forget(_), Some(_)) => {
                 self.held.remove(&task);
@@ -220,6 +220,7 @@ impl Agent {
             cluster: String::new(),
             node: self.node.clone(),
             agent_version: "simulated".to_owned(),
+            terminals: false,
         }
     }
 

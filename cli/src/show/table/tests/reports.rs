@@ -23,6 +23,10 @@ fn a_report_has_figures_waits_and_what_they_are_of() {
         lost: hours(2),
         displaced: 3,
         waits: uid.map(|_| waits).into_iter().collect(),
+        // Of one user nobody knows how busy the GPUs were.
+        idle: if uid.is_none() { hours(3) } else { Vec::new() },
+        looked_at: if uid.is_none() { hours(30) } else { Vec::new() },
+        ended: hours(40),
         ..v1::Usage::default()
     };
     let reply = v1::ReportReply {
@@ -35,14 +39,14 @@ fn a_report_has_figures_waits_and_what_they_are_of() {
     check(
         &report(&read),
         "\
-ACCOUNT  CHARGED   USED  FREE  PLEDGED  OVERHEAD  CREDITED  DISPLACED  LOST
-olmo        50.0  25.0%   0.0      0.0       0.0       0.0          3   2.0
-  @ana      50.0      -   0.0      0.0       0.0       0.0          3   2.0
+ACCOUNT  CHARGED   USED  FREE  PLEDGED  OVERHEAD  IDLE  CREDITED  DISPLACED  LOST
+olmo        50.0  25.0%   0.0      0.0       0.0   3.0       0.0          3   2.0
+  @ana      50.0      -   0.0      0.0       0.0     -       0.0          3   2.0
 
 WAITED FOR  CLASS  STARTS  P50  P90  MAX
 olmo @ana   small      12   1s   1m   2h
 
-from 1970-01-01T00:00:00Z to 1970-01-15T00:00:00Z; idle protected time: not measured
+from 1970-01-01T00:00:00Z to 1970-01-15T00:00:00Z; idle protected time: measured for 75.0% of what has ended
 jobs that ended before 1970-01-08T00:00:00Z may be forgotten: figures of the time before it are too low
 ",
     );

@@ -1,0 +1,275 @@
+//! One person at one job, over as many connections as it takes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use tidegate_model::{JobId, TaskExit};
+use tidegate_proto::v1;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use v1::attach_reply::Message as Reply;
+use v1::attach_request::Message as Ask;
+
+use super::{Opened, POLL, Seen, open, why};
+use crate::connect::Api;
+use crate::exit::{Exit, Failure};
+use crate::jobs::{broken, view};
+use crate::keys::Keys;
+use crate::retry::Patience;
+use crate::screen::{self, Raw};
+use crate::show::out::{pass_on, remark};
+use crate::view::job::Job;
+
+/// How long what was typed may take to arrive when somebody leaves, and why a command was ended to
+/// be known.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pieces of input that may wait for the job; then no key is taken.
+const UNSENT: usize = 4;
+
+pub(super) struct Session<'a> {
+    api: &'a Api,
+    job: JobId,
+    raw: &'a Raw,
+    typed: mpsc::Receiver<Vec<u8>>,
+    keys: Keys,
+    resized: Signal,
+    /// What ends this program and not the job: a closed window, a TERM.
+    ended: [Signal; 2],
+    seen: Seen,
+}
+
+/// How the work in a job is over.
+#[derive(Debug)]
+pub(super) enum End {
+    Exit(TaskExit),
+    Detached,
+    Taken,
+}
+
+/// How one connection is over.
+enum Over {
+    End(End),
+    Lost(String),
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(api: &'a Api, job: JobId, raw: &'a Raw) -> Result<Self, Failure> {
+        let failed = |why: io::Error| Failure::new(Exit::Failed, format!("the terminal: {why}"));
+        let on = |kind| signal(kind).map_err(failed);
+        Ok(Self {
+            api,
+            job,
+            raw,
+            typed: screen::typed().map_err(failed)?,
+            keys: Keys::default(),
+            resized: on(SignalKind::window_change())?,
+            ended: [on(SignalKind::hangup())?, on(SignalKind::terminate())?],
+            seen: Seen::default(),
+        })
+    }
+
+    pub(super) async fn run(&mut self, mut opened: Opened) -> Result<End, Failure> {
+        loop {
+            let lost = match self.carry(opened).await? {
+                Over::End(end) => return Ok(end),
+                Over::Lost(why) => why,
+            };
+            self.raw.tell(&format!(
+                "the connection to {} was lost ({lost}); the job goes on. Connecting again: keys \
+                 are not passed on until then, Ctrl-] d leaves",
+                self.job
+            ));
+            opened = match self.again().await? {
+                Some(opened) => opened,
+                None => return Ok(End::Detached),
+            };
+            self.raw.tell(&format!("connected to {} again", self.job));
+        }
+    }
+
+    /// One connection, until it is over.
+    async fn carry(&mut self, opened: Opened) -> Result<Over, Failure> {
+        let Opened { to, mut from } = opened;
+        let mut unsent: VecDeque<Ask> = screen::size().map(Ask::Size).into_iter().collect();
+        let [hangup, terminate] = &mut self.ended;
+        loop {
+            tokio::select! {
+                said = from.message() => match said {
+                    Ok(Some(v1::AttachReply { message: Some(message) })) => {
+                        if let Some(end) = heard(&mut self.seen, self.raw, message)? {
+                            return Ok(Over::End(end));
+                        }
+                    }
+                    // What is not known here is of a later version.
+                    Ok(Some(v1::AttachReply { message: None })) => {}
+                    Ok(None) => return Ok(Over::Lost("it was closed".to_owned())),
+                    Err(status) => return Ok(Over::Lost(status.message().to_owned())),
+                },
+                room = to.reserve(), if !unsent.is_empty() => {
+                    let Ok(room) = room else { return Ok(Over::Lost("it was closed".to_owned())) };
+                    room.send(v1::AttachRequest { message: unsent.pop_front() });
+                }
+                read = self.typed.recv(), if unsent.len() < UNSENT => {
+                    let Some(read) = read else { return Ok(Over::End(End::Detached)) };
+                    let typed = self.keys.take(&read);
+                    if !typed.bytes.is_empty() {
+                        unsent.push_back(Ask::Input(typed.bytes));
+                    }
+                    if typed.detach {
+                        break;
+                    }
+                }
+                _ = self.resized.recv() => {
+                    // Only the newest counts.
+                    unsent.retain(|ask| !matches!(ask, Ask::Size(_)));
+                    unsent.extend(screen::size().map(Ask::Size));
+                }
+                _ = hangup.recv() => return Ok(Over::End(End::Detached)),
+                _ = terminate.recv() => return Ok(Over::End(End::Detached)),
+            }
+        }
+        leave(Opened { to, from }, unsent).await;
+        Ok(Over::End(End::Detached))
+    }
+
+    /// The next connection; none if the person left meanwhile.
+    async fn again(&mut self) -> Result<Option<Opened>, Failure> {
+        let (api, job, seen) = (self.api, self.job, self.seen.clone());
+        let raw = self.raw;
+        let connecting = async {
+            let mut told = String::new();
+            loop {
+                match open(api, job, &seen).await {
+                    Ok(opened) => return Ok(Some(opened)),
+                    Err(failure) if failure.exit() == Exit::Unavailable => {
+                        let words = why(api, job, &failure).await;
+                        if words != told {
+                            raw.tell(&words);
+                            told = words;
+                        }
+                        sleep(POLL).await;
+                    }
+                    Err(failure) => return Err(failure),
+                }
+            }
+        };
+        let [hangup, terminate] = &mut self.ended;
+        tokio::select! {
+            opened = connecting => opened,
+            () = detach(&mut self.typed, &mut self.keys) => Ok(None),
+            _ = hangup.recv() => Ok(None),
+            _ = terminate.recv() => Ok(None),
+        }
+    }
+}
+
+/// Lets what was typed before arrive, as far as that does not take long.
+async fn leave(Opened { to, mut from }: Opened, unsent: VecDeque<Ask>) {
+    let arriving = async {
+        for ask in unsent {
+            if to.send(v1::AttachRequest { message: Some(ask) }).await.is_err() {
+                return;
+            }
+        }
+        drop(to);
+        // The coordinator closes its side when it has passed all on.
+        while let Ok(Some(_)) = from.message().await {}
+    };
+    timeout(PATIENCE, arriving).await.ok();
+}
+
+/// Until the keys that detach are typed. All others are for a job that does not hear them.
+async fn detach(typed: &mut mpsc::Receiver<Vec<u8>>, keys: &mut Keys) {
+    while let Some(read) = typed.recv().await {
+        if keys.take(&read).detach {
+            return;
+        }
+    }
+}
+
+/// Passes on what the job says; its end, if that is it.
+fn heard(seen: &mut Seen, raw: &Raw, message: Reply) -> Result<Option<End>, Failure> {
+    match message {
+        Reply::Opened(task) => {
+            if seen.task != task {
+                if !seen.task.is_empty() {
+                    raw.tell(&format!("it was started again: this is {task}"));
+                }
+                *seen = Seen { task, after: None };
+            }
+        }
+        Reply::Output(v1::TerminalOutput { offset, bytes }) => {
+            if let Some(missed) = seen.after.map(|after| offset.saturating_sub(after))
+                && missed > 0
+            {
+                raw.tell(&format!("{missed} bytes before this are only in `tidegate logs`"));
+            }
+            pass_on(&bytes)?;
+            let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+            seen.after = Some(offset.saturating_add(length));
+        }
+        Reply::Taken(v1::TerminalTaken {}) => return Ok(Some(End::Taken)),
+        Reply::Exit(exit) => {
+            return Ok(Some(End::Exit(exit.try_into().map_err(|error| broken(&error))?)));
+        }
+    }
+    Ok(None)
+}
+
+impl End {
+    /// Says what there is to say, and ends as the command did.
+    pub(super) async fn told(self, api: &Api, job: JobId) -> Result<(), Failure> {
+        match self {
+            Self::Detached => {
+                remark(&format!("{job} goes on; `tidegate attach {job}` comes back to it"));
+                Ok(())
+            }
+            Self::Taken => {
+                Err(Failure::new(Exit::Failed, format!("{job} is attached elsewhere from now on")))
+            }
+            Self::Exit(TaskExit::Exited(0)) => Ok(()),
+            Self::Exit(TaskExit::Exited(code)) => Err(Failure::Command { code }),
+            Self::Exit(TaskExit::Signaled(signal)) => {
+                if let Some(now) = once_ended(api, job).await {
+                    tell_why(&now);
+                }
+                // As a shell has it.
+                Err(Failure::Command { code: 128_u8.saturating_add(signal) })
+            }
+            Self::Exit(TaskExit::NeverStarted(why) | TaskExit::Lost(why)) => {
+                Err(Failure::new(Exit::Failed, format!("{job} ended: {why}")))
+            }
+        }
+    }
+}
+
+/// The job once its newest attempt has ended; the node may have told of it a moment ago.
+async fn once_ended(api: &Api, job: JobId) -> Option<Job> {
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        let now = view(api, &Patience::none(), job).await.ok()?;
+        if now.newest()?.state.is_ended() {
+            return Some(now);
+        }
+        sleep(POLL).await;
+    }
+    None
+}
+
+/// Somebody else may have ended it, and it may not be over with that.
+fn tell_why(job: &Job) {
+    let id = job.job;
+    let why = job.newest().map(|newest| newest.why.as_str()).filter(|why| !why.is_empty());
+    if let Some(why) = why {
+        remark(&format!("{id}: {why}"));
+    }
+    if !job.state.is_ended() {
+        remark(&format!(
+            "{id} will be started again: `tidegate attach {id}` comes back to it, `tidegate cancel \
+             {id}` ends it"
+        ));
+    }
+}

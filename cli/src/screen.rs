@@ -1,0 +1,97 @@
+//! The terminal of the person: raw while a job has it, as it was before once that is over.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::thread;
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use tidegate_proto::v1::WindowSize;
+use tokio::sync::mpsc;
+
+use crate::exit::{Exit, Failure};
+use crate::show::text::plain;
+
+/// Pieces of input that may wait; then the terminal's own buffer fills, and beeps.
+const WAITING: usize = 16;
+
+/// Read at once: typing is short, and a paste comes in pieces.
+const CHUNK: usize = 4 << 10;
+
+/// A terminal in raw mode: every key goes to the job, Ctrl-C too. Dropped, it is as it was.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    before: Termios,
+}
+
+/// Whether there is a terminal to give to a job.
+///
+/// # Errors
+/// If input or output is something else.
+pub(crate) fn check() -> Result<(), Failure> {
+    if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        return Ok(());
+    }
+    Err(Failure::refused(
+        "a job to work in needs a terminal, and standard input or output is none; `tidegate run \
+         --follow` passes output on without one",
+    ))
+}
+
+impl Raw {
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub(crate) fn take() -> Result<Self, Failure> {
+        let before = tcgetattr(io::stdin()).map_err(|why| unusable(&why.into()))?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        let taken = tcsetattr(io::stdin(), OptionalActions::Flush, &raw);
+        taken.map_err(|why| unusable(&why.into()))?;
+        Ok(Self { before })
+    }
+
+    /// Says something beside the job's output. A raw terminal does not begin a line by itself.
+    pub(crate) fn tell(&self, text: &str) {
+        let Self { before: _ } = self;
+        write!(io::stderr().lock(), "\r\n[{}]\r\n", plain(text)).ok();
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        tcsetattr(io::stdin(), OptionalActions::Drain, &self.before).ok();
+    }
+}
+
+/// How large the terminal is now; nothing useful if it does not say.
+pub(crate) fn size() -> Option<WindowSize> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_row > 0 && size.ws_col > 0)
+        .then_some(WindowSize { rows: size.ws_row.into(), columns: size.ws_col.into() })
+}
+
+/// What is typed, until there is no terminal any more. In a thread of its own, which ends with
+/// the process: a read of a terminal cannot be taken back.
+pub(crate) fn typed() -> io::Result<mpsc::Receiver<Vec<u8>>> {
+    let (send, typed) = mpsc::channel(WAITING);
+    thread::Builder::new().name("keys".to_owned()).spawn(move || {
+        let mut chunk = [0_u8; CHUNK];
+        loop {
+            match io::stdin().lock().read(&mut chunk) {
+                Ok(count) if count > 0 => {
+                    let read = chunk.get(..count).unwrap_or_default().to_vec();
+                    if send.blocking_send(read).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    })?;
+    Ok(typed)
+}
+
+fn unusable(why: &io::Error) -> Failure {
+    Failure::new(Exit::Failed, format!("the terminal cannot be used: {why}"))
+}
