@@ -28,7 +28,7 @@ fn is_running(view: &v1::JobView) -> bool {
 }
 
 async fn explained(client: &Client, job: JobId) -> String {
-    let request = v1::ExplainRequest { job: job.to_string() };
+    let request = v1::ExplainRequest { job: job.to_string(), at_ms: None };
     let reply = client.api().explain(request).await.unwrap().into_inner();
     format!("{}: {}", reply.reason, reply.lines.join("\n"))
 }

@@ -19,7 +19,7 @@ fn run(lab: &mut Lab, gpus: u32, ran: Span, cancel: bool) -> JobId {
         lab.apply(&Event::CancelRequested { job, by: USER });
     }
     let exit = if cancel { TaskExit::Signaled(15) } else { TaskExit::Exited(0) };
-    lab.report_newest(job, 0, TaskSeen::Ended { exit, released: true, ran });
+    lab.report_newest(job, 0, TaskSeen::Ended { exit, released: true, ran, idle: None });
     job
 }
 

@@ -129,12 +129,14 @@ fn request_of(words: &str) -> Option<AccountRequest> {
             account: account?,
             asked_by: user("member"),
             grant: words.len() < 3,
+            size: None,
         },
         "transfer" => AccountRequest::Transfer {
             from: account?,
             to: words[2].parse().unwrap(),
             amount: Amount::gpu_hours(1),
             permanent: false,
+            key: None,
         },
         "ask" => AccountRequest::Ask { account: account?, size, reason: "more".to_owned() },
         "role" => AccountRequest::SetRole {
