@@ -198,13 +198,13 @@ pub struct Job {
     /// Whether it may become one whatever it asks.
     pub elder_allowed: bool,
     /// Nodes promised to it.
-    pub reservation: Option<Reservation>,
+    pub reservation: Option<Box<Reservation>>,
     /// Jobs that must end before it may start, of those it names.
     pub waits_for: BTreeSet<JobId>,
     /// Protection its next attempt inherits.
     pub carried: Option<Span>,
     /// Its newest checkpoint.
-    pub commit: Option<Committed>,
+    pub commit: Option<Box<Committed>>,
     /// Where it is.
     pub state: JobState,
     /// All attempts, oldest first; the last may be live, and an older one while a node is silent.

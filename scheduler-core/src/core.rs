@@ -20,13 +20,14 @@ use crate::wanted;
 pub struct Core {
     books: Books,
     seen: Observations,
+    examined: u64,
 }
 
 impl Core {
     /// A core over restored books. Nothing has been seen yet: every node is Unconfirmed.
     #[must_use]
     pub fn restored(books: Books) -> Self {
-        Self { books, seen: Observations::default() }
+        Self { books, ..Self::default() }
     }
 
     /// A core over the books of a past instant. What was seen then is not kept: every node is taken
@@ -34,7 +35,7 @@ impl Core {
     #[must_use]
     pub fn of_the_past(books: Books, at: Timestamp, silent: &BTreeSet<NodeId>) -> Self {
         let seen = Observations::assumed(&books, at, silent);
-        Self { books, seen }
+        Self { books, seen, examined: 0 }
     }
 
     /// The books.
@@ -47,6 +48,12 @@ impl Core {
     #[must_use]
     pub fn seen(&self) -> &Observations {
         &self.seen
+    }
+
+    /// Jobs that passes have looked at closely, since the start.
+    #[must_use]
+    pub fn examined(&self) -> u64 {
+        self.examined
     }
 
     /// Resolves one event and applies what it resolved. `stamp.seq` is the record that these
@@ -82,7 +89,7 @@ impl Core {
         let backoffs = index.backoffs.range((after(Span::ZERO), JobId(0))..);
         let ended = index.ended.range((after(policy.keep_ended), JobId(0))..);
         // Budgets refill while nothing happens.
-        let waits = !index.protected.leaves.is_empty();
+        let waits = index.waiting.any_protected();
         let next_pass = waits.then(|| now.plus(policy.sharing.pass_every));
         let reserved = index.reservations.iter().filter_map(|(_, job)| {
             self.books.jobs.get(job)?.reservation.as_ref().map(|held| held.at)
@@ -213,7 +220,8 @@ impl Turn<'_> {
                 return Ok(());
             }
             let Turn { core, stamp, .. } = &*self;
-            let decisions = decide::pass::next(&core.books, &core.seen, stamp.at);
+            let (decisions, examined) = decide::pass::next(&core.books, &core.seen, stamp.at);
+            self.core.examined = self.core.examined.saturating_add(examined);
             for decision in decisions.into_iter().flatten() {
                 self.take(decision)?;
             }

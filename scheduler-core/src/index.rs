@@ -3,20 +3,20 @@
 //! Everything a job contributes is a pure function of the job ([`Index::enter`]); a change takes
 //! the old contribution out ([`Index::leave`]) and puts the new one in. `audit` recounts all.
 
-use std::collections::btree_map::Entry;
+mod waiting;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{
-    AttemptId, DecisionSeq, GpuCount, JobId, NodeId, NodeName, Span, SubmitKey, Timestamp, UserId,
+    AttemptId, DecisionSeq, JobId, NodeId, NodeName, Span, SubmitKey, Timestamp, UserId,
 };
 
+pub(crate) use self::waiting::{LeafQueue, Place, UserQueue, Waiting, WaitsFor, Wanted};
+use self::waiting::{one_less, one_more};
 use crate::accounts::AccountId;
 use crate::books::{Attempt, Job, JobState, Node};
 use crate::decision::Standing;
 use crate::policy::{Kind, Policy, Sharing};
-
-/// Where a job stands among those of its user in one account: own order, submit time, id.
-pub(crate) type Place = (i32, Timestamp, JobId);
 
 /// Derived from the maps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,10 +40,8 @@ pub(crate) struct Index {
     pub(crate) starting: BTreeSet<(Timestamp, AttemptId)>,
     /// Ended jobs by the instant they ended.
     pub(crate) ended: BTreeSet<(Timestamp, JobId)>,
-    /// Who waits for protected time, by account and user.
-    pub(crate) protected: Waiting,
-    /// Who waits for free time.
-    pub(crate) free: Waiting,
+    /// Who waits for time, protected or free, by account and user.
+    pub(crate) waiting: Waiting,
     /// Ordinary jobs that may become elders, by account and since when they wait.
     pub(crate) ordinary: BTreeMap<AccountId, BTreeSet<(Timestamp, JobId)>>,
     /// Elders that wait, by account, the oldest first.
@@ -87,136 +85,6 @@ impl Make {
     pub(crate) fn serves(&self, user: UserId) -> bool {
         self.only_user.is_none_or(|only| only == user)
     }
-}
-
-/// Jobs that wait for one kind of time.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Waiting {
-    /// By account.
-    pub(crate) leaves: BTreeMap<AccountId, LeafQueue>,
-}
-
-/// Jobs that wait in one account.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct LeafQueue {
-    /// By user.
-    pub(crate) users: BTreeMap<UserId, UserQueue>,
-    /// Whose job was submitted first: it breaks ties between accounts.
-    pub(crate) oldest: Option<(Timestamp, JobId)>,
-    /// GPU-milliseconds asked, small jobs apart, and by how many.
-    pub(crate) asks: BTreeMap<(bool, u128), u32>,
-    /// What is asked for, and by how many.
-    pub(crate) cells: BTreeMap<Wanted, u32>,
-}
-
-/// Jobs of one user that wait in one account.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct UserQueue {
-    /// How long each wants to be protected, by what it asks for and its place.
-    pub(crate) wishes: BTreeMap<(Wanted, Place), Span>,
-    /// All, by submit time: the first breaks ties between users.
-    pub(crate) submits: BTreeSet<(Timestamp, JobId)>,
-}
-
-/// What of waiting jobs tells at a glance that none of them can start: a pass looks at a few cells
-/// in place of thousands of jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wanted {
-    pub(crate) gpus: GpuCount,
-    /// They name GPUs on each node.
-    pub(crate) per_node: Option<GpuCount>,
-    pub(crate) small: bool,
-    /// They run free already and ask for no other GPUs.
-    pub(crate) runs: bool,
-    /// They take any GPUs of any blocks.
-    pub(crate) plain: bool,
-    /// In which power of four their protection lies.
-    band: u8,
-}
-
-impl Wanted {
-    fn of(job: &Job, protect: Span, sharing: &Sharing) -> Self {
-        Self {
-            gpus: job.spec.gpus,
-            per_node: job.spec.gpus_per_node,
-            small: sharing.is_small(job.spec.gpus, job.spec.min_runtime),
-            runs: job.waiting_run().is_some(),
-            plain: job.spec.gpu_type.is_none() && job.spec.max_blocks.is_none(),
-            band: protect.0.checked_ilog2().map_or(0, |log| u8::try_from(log / 2).unwrap_or(0)),
-        }
-    }
-
-    /// None of its jobs wants to be protected for less.
-    pub(crate) fn least_protection(&self) -> Span {
-        let least = 1_u64.checked_shl(u32::from(self.band).saturating_mul(2));
-        if self.band == 0 { Span::ZERO } else { Span(least.unwrap_or(u64::MAX)) }
-    }
-}
-
-impl Waiting {
-    fn insert(&mut self, job: &Job, sharing: &Sharing) {
-        let leaf = self.leaves.entry(job.account).or_default();
-        let protect = protection(job);
-        let cell = Wanted::of(job, protect, sharing);
-        one_more(&mut leaf.asks, (cell.small, ask(&cell, protect)));
-        one_more(&mut leaf.cells, cell);
-        let user = leaf.users.entry(job.user).or_default();
-        user.wishes.insert((cell, place(job)), protect);
-        let submit = (job.submitted, job.id);
-        user.submits.insert(submit);
-        leaf.oldest = Some(leaf.oldest.map_or(submit, |oldest| oldest.min(submit)));
-    }
-
-    fn remove(&mut self, job: &Job, sharing: &Sharing) {
-        let Some(leaf) = self.leaves.get_mut(&job.account) else { return };
-        let Some(user) = leaf.users.get_mut(&job.user) else { return };
-        let protect = protection(job);
-        let cell = Wanted::of(job, protect, sharing);
-        if user.wishes.remove(&(cell, place(job))).is_none() {
-            return;
-        }
-        let submit = (job.submitted, job.id);
-        user.submits.remove(&submit);
-        if user.wishes.is_empty() {
-            leaf.users.remove(&job.user);
-        }
-        if leaf.oldest == Some(submit) {
-            let first = leaf.users.values().filter_map(|user| user.submits.first().copied());
-            leaf.oldest = first.min();
-        }
-        one_less(&mut leaf.asks, (cell.small, ask(&cell, protect)));
-        one_less(&mut leaf.cells, cell);
-        if leaf.users.is_empty() {
-            self.leaves.remove(&job.account);
-        }
-    }
-}
-
-/// How long the job is to be protected when it starts.
-fn protection(job: &Job) -> Span {
-    job.carried.unwrap_or(job.spec.min_runtime)
-}
-
-fn one_more<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
-    let count = counts.entry(key).or_default();
-    *count = count.saturating_add(1);
-}
-
-fn one_less<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
-    if let Entry::Occupied(mut count) = counts.entry(key) {
-        *count.get_mut() = count.get().saturating_sub(1);
-        if *count.get() == 0 {
-            count.remove();
-        }
-    }
-}
-
-fn ask(cell: &Wanted, protect: Span) -> u128 {
-    cell.gpus.held_for(protect).0
-}
-
-fn place(job: &Job) -> Place {
-    (job.spec.own_order, job.submitted, job.id)
 }
 
 impl Job {
@@ -294,16 +162,13 @@ impl Index {
     }
 
     fn enter_waiting(&mut self, job: &Job, sharing: &Sharing) {
-        if job.wants_protected() {
-            self.protected.insert(job, sharing);
+        if let Some(waits) = WaitsFor::of(job) {
+            self.waiting.insert(job, waits, sharing);
         }
         if job.has_not_begun() && job.is_ordinary(sharing) {
             let elders = if job.elder.is_some() { &mut self.elders } else { &mut self.ordinary };
             let since = job.elder.unwrap_or(job.waits_since);
             elders.entry(job.account).or_default().insert((since, job.id));
-        }
-        if job.is_startable() && job.runs_free() {
-            self.free.insert(job, sharing);
         }
         if job.is_startable() && job.carried.is_some() {
             self.carried.entry(job.account).or_default().insert(job.id);
@@ -363,16 +228,13 @@ impl Index {
     }
 
     fn leave_waiting(&mut self, job: &Job, sharing: &Sharing) {
-        if job.wants_protected() {
-            self.protected.remove(job, sharing);
+        if let Some(waits) = WaitsFor::of(job) {
+            self.waiting.remove(job, waits, sharing);
         }
         if job.has_not_begun() && job.is_ordinary(sharing) {
             let elders = if job.elder.is_some() { &mut self.elders } else { &mut self.ordinary };
             let since = job.elder.unwrap_or(job.waits_since);
             remove_from(elders, job.account, &(since, job.id));
-        }
-        if job.is_startable() && job.runs_free() {
-            self.free.remove(job, sharing);
         }
         if job.is_startable() && job.carried.is_some() {
             remove_from(&mut self.carried, job.account, &job.id);

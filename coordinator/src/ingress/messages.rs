@@ -40,7 +40,7 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         elder_since_ms: job.elder.map(|at| at.0),
         elder_allowed: job.elder_allowed,
         reservation: job.reservation.as_ref().map(|held| reservation(view, held)),
-        commit: job.commit.as_ref().map(commit),
+        commit: job.commit.as_deref().map(commit),
         waits_for: job.waits_for.iter().map(ToString::to_string).collect(),
         waits_since_ms: job.waits_since.0,
         stalled: job.stalled,

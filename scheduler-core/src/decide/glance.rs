@@ -222,9 +222,9 @@ impl<'books> Glance<'books> {
 
     /// Whether anybody in the leaf could start, as far as sums tell.
     pub(crate) fn leaf(&self, waiting: &LeafQueue) -> bool {
-        let mut cells = waiting.cells.keys();
-        cells.any(|cell| self.is_paid(cell, cell.least_protection()))
-            && (!self.nodes.most.is_empty() || waiting.cells.keys().any(|cell| cell.runs))
+        let cells = || waiting.cells.keys().filter(|cell| cell.waits.is_for_protected());
+        cells().any(|cell| self.is_paid(cell, cell.least_protection()))
+            && (!self.nodes.most.is_empty() || cells().any(|cell| cell.runs))
     }
 
     fn books(&self) -> &'books Books {

@@ -26,16 +26,20 @@ use crate::decision::{Decision, Grounds, MoveCause, Right, SaveReason, Standing}
 use crate::money::Amount;
 use crate::observations::Observations;
 
-/// What the next start needs: one plan and the requests to its victims, or a reservation.
-pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option<Vec<Decision>> {
-    let index = &books.index;
-    let nobody = index.protected.leaves.is_empty() && index.free.leaves.is_empty();
-    if nobody && index.reservations.is_empty() {
-        return None;
+/// What the next start needs: one plan and the requests to its victims, or a reservation. And how
+/// many jobs were looked at closely.
+pub(crate) fn next(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+) -> (Option<Vec<Decision>>, u64) {
+    if books.index.waiting.leaves.is_empty() && books.index.reservations.is_empty() {
+        return (None, 0);
     }
     let mut pass = Pass::new(books, seen, now);
     let firm = pass.reserved().or_else(|| pass.elders());
-    firm.or_else(|| pass.protected()).or_else(|| pass.free())
+    let decided = firm.or_else(|| pass.protected()).or_else(|| pass.free());
+    (decided, pass.examined)
 }
 
 /// One pass over the waiting jobs. Nothing it remembers outlives it.
@@ -63,6 +67,8 @@ pub(crate) struct Pass<'books> {
     /// Jobs that this pass has started already, and the GPUs it has given to protected ones.
     started: BTreeSet<JobId>,
     newly_protected: u64,
+    /// Jobs that were looked at closely.
+    examined: u64,
     /// Forms that no idle GPUs admit, to be protected until then or longer.
     full: BTreeMap<Form, Timestamp>,
     /// Likewise forms that no nodes admit, whoever leaves them.
@@ -94,6 +100,7 @@ impl<'books> Pass<'books> {
             deferred: Vec::new(),
             started: BTreeSet::new(),
             newly_protected: 0,
+            examined: 0,
             full: BTreeMap::new(),
             kept: RefCell::default(),
             no_room: BTreeSet::new(),
@@ -249,7 +256,7 @@ impl<'books> Pass<'books> {
             let (nodes, shared) = (Rc::clone(self.nodes()), Rc::clone(&self.found));
             let (money, glance) = (self.money.clone(), Glance::new(rights, nodes, shared));
             let index = &self.books.index;
-            let waiting = index.protected.leaves.get(&leaf);
+            let waiting = index.waiting.leaves.get(&leaf);
             let inherits = index.carried.contains_key(&leaf);
             if !inherits && !waiting.is_some_and(|waiting| glance.leaf(waiting)) {
                 exhausted.insert(leaf);
@@ -324,6 +331,7 @@ impl<'books> Pass<'books> {
     }
 
     fn try_protected(&mut self, job: &'books Job, plans: bool) -> Option<Vec<Decision>> {
+        self.examined = self.examined.saturating_add(1);
         if let Some(run) = job.waiting_run() {
             return self.turn_in_place(job, run);
         }
@@ -381,6 +389,7 @@ impl<'books> Pass<'books> {
             let (nodes, found) = (Rc::clone(self.nodes()), Rc::clone(&self.found));
             let (money, glance) = (self.money.clone(), FreeGlance { nodes, found });
             let walked = walk::jobs(&money, Demand::Free, leaf, &glance, |job| {
+                self.examined = self.examined.saturating_add(1);
                 if let Some(found) = self.start_free(job) {
                     self.occupy(&found);
                     decided.extend(found);

@@ -37,7 +37,7 @@ pub(crate) fn next_deadline(books: &Books, now: Timestamp) -> Option<Timestamp> 
     let elder = next_elder(books, now).map(|(at, _)| at).filter(|at| *at > now);
     let settle = books.accounts.live().filter_map(|account| settle_by(books, account, now));
     let nobody = books.index.funded.is_empty() && books.index.returning.is_empty();
-    let limits = if nobody && books.index.protected.leaves.is_empty() {
+    let limits = if nobody && !books.index.waiting.any_protected() {
         None
     } else {
         Some(instants::next_crossing(books, now))

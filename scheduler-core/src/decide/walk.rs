@@ -11,7 +11,7 @@ use tidegate_model::{JobId, Span, Timestamp, UserId};
 use crate::accounts::AccountId;
 use crate::books::{Books, Job};
 use crate::decide::money::{Money, compare_ratios};
-use crate::index::{LeafQueue, Place, UserQueue, Waiting, Wanted};
+use crate::index::{LeafQueue, Place, UserQueue, WaitsFor, Wanted};
 use crate::money::Amount;
 
 /// Which time is waited for.
@@ -22,21 +22,31 @@ pub(crate) enum Demand {
 }
 
 impl Demand {
-    fn queue(self, books: &Books) -> &Waiting {
+    fn is_met_by(self, waits: WaitsFor) -> bool {
         match self {
-            Self::Protected => &books.index.protected,
-            Self::Free => &books.index.free,
+            Self::Protected => waits.is_for_protected(),
+            Self::Free => waits.is_for_free(),
         }
+    }
+
+    /// The jobs of a leaf, if any of them waits for it.
+    fn of(self, books: &Books, leaf: AccountId) -> Option<&LeafQueue> {
+        let leaf = books.index.waiting.leaves.get(&leaf)?;
+        let count = match self {
+            Self::Protected => leaf.protected,
+            Self::Free => leaf.free,
+        };
+        (count > 0).then_some(leaf)
     }
 }
 
 /// The leaves with demand, in the order they are considered.
 pub(crate) fn leaves(money: &Money<'_>, demand: Demand) -> Vec<AccountId> {
-    let queue = demand.queue(money.books);
+    let queue = |leaf: AccountId| demand.of(money.books, leaf);
     let limbs = money.books.accounts.limbs();
     // By place in the tree: whose job was submitted first, there or below; none without demand.
     let mut oldest: Vec<Option<(Timestamp, JobId)>> =
-        limbs.iter().map(|limb| queue.leaves.get(&limb.id)?.oldest).collect();
+        limbs.iter().map(|limb| queue(limb.id)?.oldest).collect();
     for (place, limb) in limbs.iter().enumerate().rev() {
         let first = oldest.get(place).copied().flatten();
         if let (Some(first), Some(above)) = (first, oldest.get_mut(limb.parent)) {
@@ -53,7 +63,7 @@ pub(crate) fn leaves(money: &Money<'_>, demand: Demand) -> Vec<AccountId> {
     let (mut ordered, mut stack) = (Vec::new(), vec![0_usize]);
     while let Some(place) = stack.pop() {
         let Some(limb) = limbs.get(place) else { continue };
-        if queue.leaves.contains_key(&limb.id) {
+        if queue(limb.id).is_some() {
             ordered.push(limb.id);
         }
         let below = limb.children.clone().filter_map(|child| {
@@ -115,7 +125,7 @@ pub(crate) fn jobs<'books>(
     mut visit: impl FnMut(&'books Job) -> Next,
 ) -> Next {
     let books = money.books;
-    let Some(waiting) = demand.queue(books).leaves.get(&leaf) else { return Next::Continue(()) };
+    let Some(waiting) = demand.of(books, leaf) else { return Next::Continue(()) };
     let by_id = |id: &JobId| books.jobs.get(id).map(AsRef::as_ref);
     let mut first: Vec<&'books Job> = Vec::new();
     if demand == Demand::Protected {
@@ -126,7 +136,8 @@ pub(crate) fn jobs<'books>(
     for job in &first {
         visit(job)?;
     }
-    let open: Vec<_> = waiting.cells.keys().filter(|wanted| sieve.opens(wanted)).collect();
+    let met = waiting.cells.keys().filter(|wanted| demand.is_met_by(wanted.waits));
+    let open: Vec<_> = met.filter(|wanted| sieve.opens(wanted)).collect();
     if open.is_empty() {
         return Next::Continue(());
     }

@@ -122,7 +122,7 @@ impl Books {
             ensure(!entry.commits_closed, "an old attempt commits nothing")?;
             entry.committed = Some(at);
             let (step, path, bytes) = (commit.step, commit.path.clone(), commit.bytes);
-            job.commit = Some(Committed { attempt, step, path, bytes, at });
+            job.commit = Some(Box::new(Committed { attempt, step, path, bytes, at }));
             Ok(())
         })
     }

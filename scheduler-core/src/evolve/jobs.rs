@@ -119,7 +119,7 @@ impl Books {
         self.change_job(job, |entry| {
             ensure(entry.elder.is_some(), "only an elder reserves")?;
             ensure(entry.reservation.is_none(), "an elder has one reservation")?;
-            entry.reservation = Some(reservation);
+            entry.reservation = Some(Box::new(reservation));
             Ok(())
         })
     }

@@ -1,8 +1,10 @@
 //! What processes use, finer than ticks of 10 ms, and what this one may use.
 
 use std::fs;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::time::{ClockId, clock_gettime};
 
 /// CPU time that the threads of these processes have used, in nanoseconds. Threads that have ended
 /// are not counted: for processes at rest.
@@ -47,4 +49,20 @@ pub fn written_bytes(pid: u32) -> Option<u64> {
 pub fn raise_open_files() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+}
+
+/// Memory of this process that is in use, in bytes.
+#[must_use]
+pub fn resident() -> u64 {
+    let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
+    kilobytes.unwrap_or(0_u64) * 1024
+}
+
+/// CPU time of this thread: what others do on this machine counts for little.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map(Duration::from).unwrap_or_default()
 }

@@ -36,10 +36,10 @@ pub(super) fn message(job: &Job) -> wire::Job {
         parked: job.parked.map(parts::park_reason_message),
         elder_ms: job.elder.map(|at| at.0),
         elder_allowed: job.elder_allowed,
-        reservation: job.reservation.as_ref().map(reservation_message),
+        reservation: job.reservation.as_deref().map(reservation_message),
         waits_for: job.waits_for.iter().map(ToString::to_string).collect(),
         carried_ms: job.carried.map(|span| span.0),
-        commit: job.commit.as_ref().map(committed_message),
+        commit: job.commit.as_deref().map(committed_message),
         state: Some(state),
     }
 }
@@ -71,10 +71,10 @@ pub(super) fn job(message: wire::Job) -> Result<Job, WireError> {
         parked: message.parked.map(|why| parts::park_reason(Some(why))).transpose()?,
         elder: message.elder_ms.map(Timestamp),
         elder_allowed: message.elder_allowed,
-        reservation: message.reservation.map(reservation).transpose()?,
+        reservation: message.reservation.map(reservation).transpose()?.map(Box::new),
         waits_for: waits_for.collect::<Result<_, _>>()?,
         carried: message.carried_ms.map(Span),
-        commit: message.commit.map(committed).transpose()?,
+        commit: message.commit.map(committed).transpose()?.map(Box::new),
         state,
         attempts: message.attempts.into_iter().map(attempt).collect::<Result<_, _>>()?,
     })

@@ -57,12 +57,14 @@ fn next_refills(money: &Money<'_>) -> Vec<Refill> {
     let reach = books.accounts.installed().over(books.policy.sharing.pass_every);
     let weight = money.least_weight_of_all();
     let mut refills = Vec::new();
-    for (leaf, waiting) in &books.index.protected.leaves {
+    for (leaf, waiting) in &books.index.waiting.leaves {
         let (ordinary, small) = money.room(*leaf);
         for (small, room) in [(false, ordinary), (true, small)] {
             let least = u128::try_from(room.0).unwrap_or(0) / u128::from(weight.0.max(1));
-            let beyond = waiting.asks.range((small, least)..=(small, u128::MAX));
-            let ask = beyond.map(|((_, plain), _)| weight.of(*plain)).find(|ask| *ask > room);
+            let least = u64::try_from(least).unwrap_or(u64::MAX);
+            let beyond = waiting.asks.range((small, least)..=(small, u64::MAX));
+            let mut asks = beyond.map(|((_, plain), _)| weight.of((*plain).into()));
+            let ask = asks.find(|ask| *ask > room);
             if let Some(ask) = ask.filter(|ask| *ask - room <= reach) {
                 refills.push(Refill { leaf: *leaf, small, ask });
             }

@@ -25,6 +25,7 @@ const USERS: u64 = 150;
 const SEED: u64 = 88_172_645_463_325_252;
 
 /// Draws what happens next.
+#[derive(Clone)]
 pub(super) struct Drawn {
     size: Size,
     rng: fastrand::Rng,
@@ -140,6 +141,29 @@ impl Drawn {
             Order::Forget => TaskSeen::Gone,
         };
         Some(Said { seen: Some((task, seen)), commit: None })
+    }
+
+    /// Nothing happens for so long.
+    pub(super) fn pass(&mut self, span: Span) {
+        self.now = self.now.plus(span);
+    }
+
+    /// The queue is kept at half its length from now on.
+    pub(super) fn halve(&mut self) {
+        self.size.waiting /= 2;
+    }
+
+    /// A gang of half the nodes, of one account after the other.
+    pub(super) fn gang(&mut self, which: usize) -> Event {
+        self.key += 1;
+        let account = leaf(which / 8 % 5, which / 2 % 4, which % 2);
+        let spec = Box::new(JobSpec {
+            account: account.parse().expect("a path"),
+            gpus: GpuCount(self.size.nodes * 4),
+            min_runtime: Span::minutes(61),
+            ..spec()
+        });
+        Event::JobSubmitted { key: SubmitKey(self.key), user: Self::USER, spec }
     }
 
     fn spec(&mut self, user: u64) -> JobSpec {
