@@ -55,7 +55,7 @@ pub fn measure() -> anyhow::Result<Vec<Figure>> {
     drop(large);
     let mut lab = Run::begin(LAB, WARM_UP, true)?;
     figures.extend(lab.doubled()?);
-    figures.extend(lab.gangs()?);
+    figures.extend(Run::gangs()?);
     let one = lab.events(EVENTS)?;
     figures.extend(one.figures("128 nodes, 10,000 waiting", Goal::AtMost(1.0)));
     figures.extend(one.examined());
@@ -94,7 +94,7 @@ struct Taken {
 
 impl Taken {
     fn mean(&self) -> f64 {
-        self.events.iter().sum::<Duration>().as_secs_f64() / number(self.events.len() as u64)
+        self.events.iter().sum::<Duration>().as_secs_f64() / counted(&self.events)
     }
 
     fn median_busy(&self) -> f64 {
@@ -118,7 +118,7 @@ impl Taken {
     }
 
     fn examined(&self) -> Vec<Figure> {
-        let (events, n) = (self.events.len(), self.events.len());
+        let n = self.events.len();
         let micros = self.events.iter().sum::<Duration>().as_secs_f64() * 1e6;
         let looked_at = number(self.looked_at);
         let figure = |what: &str, value, unit| Figure {
@@ -129,10 +129,14 @@ impl Taken {
             goal: Goal::None,
         };
         vec![
-            figure("jobs examined per event", looked_at / number(events as u64), ""),
+            figure("jobs examined per event", looked_at / counted(&self.events), ""),
             figure("time per job examined", micros / looked_at, "us"),
         ]
     }
+}
+
+fn counted(samples: &[Duration]) -> f64 {
+    number(u64::try_from(samples.len()).unwrap_or(u64::MAX))
 }
 
 #[derive(Clone)]
@@ -202,16 +206,36 @@ impl Run {
         Ok(())
     }
 
-    /// How long it takes to plan a gang of half the nodes that displaces others, where everybody is
-    /// past the min runtime.
-    fn gangs(&self) -> anyhow::Result<Vec<Figure>> {
-        let mut idle = self.clone();
-        idle.cancel(1)?;
-        idle.drawn.pass(Span::hours(9));
-        idle.apply(&Event::DeadlineReached)?;
+    /// One programme has the whole cluster, in jobs of one node and less that are past their min
+    /// runtimes; nobody else waits.
+    fn crowded() -> anyhow::Result<Self> {
+        let (core, journal) = (Core::default(), Vec::new());
+        let drawn = Drawn::new(Size { waiting: 0, ..LAB });
+        let mut run = Self { core, drawn, seq: 0, keeps: true, journal, filled: 0 };
+        for event in run.drawn.founding() {
+            run.apply(&event)?;
+        }
+        while run.core.books().pending_jobs() == 0 {
+            let event = run.drawn.crowd();
+            run.apply(&event)?;
+        }
+        run.cancel(1)?;
+        run.drawn.settle();
+        while run.core.books().live_attempts().any(|one| one.running.is_none()) {
+            let event = run.drawn.next(&run.core);
+            run.apply(&event)?;
+        }
+        run.drawn.pass(Span::hours(9));
+        run.apply(&Event::DeadlineReached)?;
+        Ok(run)
+    }
+
+    /// How long it takes to plan a gang of half the nodes that displaces others.
+    fn gangs() -> anyhow::Result<Vec<Figure>> {
+        let crowded = Self::crowded()?;
         let (mut took, mut victims) = (Vec::new(), 0);
         for which in 0..GANGS {
-            let mut run = idle.clone();
+            let mut run = crowded.clone();
             let event = run.drawn.gang(which);
             let before = run.journal.len();
             let one = run.apply(&event)?;

@@ -222,6 +222,13 @@ fn cheapest_on(
         return Some((0, Vec::new()));
     }
     let missing = wanted.saturating_sub(have);
+    let all = others.iter().map(|(_, gpus, _)| *gpus).fold(0, u32::saturating_add);
+    if all <= missing {
+        // Whole nodes leave no choice.
+        let cost = others.iter().map(|(cost, _, _)| *cost).fold(0, u128::saturating_add);
+        let everybody = (cost, others.into_iter().map(|(_, _, id)| id).collect());
+        return (all == missing).then_some(everybody);
+    }
     if others.len() > TRY_ALL {
         others.sort_unstable();
         return leave_out(&others, missing);
@@ -269,9 +276,16 @@ fn prune(
     allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
     chosen: &mut Chosen,
 ) {
-    let enough = |victims: &BTreeSet<AttemptId>| {
-        let chosen = chosen.spots.iter().filter_map(|index| spots.get(*index));
-        chosen.into_iter().all(|spot| freed(spot, victims) >= shape.per_node)
+    // Only where one sits does it matter whether it leaves.
+    let mut on: BTreeMap<AttemptId, Vec<&Spot<'_>>> = BTreeMap::new();
+    for spot in chosen.spots.iter().filter_map(|index| spots.get(*index)) {
+        for one in &spot.occupants {
+            on.entry(one.attempt.id).or_default().push(spot);
+        }
+    }
+    let enough = |without: AttemptId, victims: &BTreeSet<AttemptId>| {
+        let mut there = on.get(&without).into_iter().flatten();
+        there.all(|spot| freed(spot, victims) >= shape.per_node)
     };
     let mut by_cost: Vec<_> =
         chosen.victims.iter().map(|id| (allowed(*id).map_or(0, |one| one.cost), *id)).collect();
@@ -279,7 +293,7 @@ fn prune(
     let mut victims = chosen.victims.clone();
     for (_, id) in by_cost.into_iter().rev() {
         victims.remove(&id);
-        if !enough(&victims) {
+        if !enough(id, &victims) {
             victims.insert(id);
         }
     }

@@ -33,6 +33,8 @@ pub(super) struct Drawn {
     key: u128,
     heard: Timestamp,
     silent: bool,
+    /// Nothing ends by itself.
+    lasting: bool,
 }
 
 impl Drawn {
@@ -40,7 +42,15 @@ impl Drawn {
 
     pub(super) fn new(size: Size) -> Self {
         let rng = fastrand::Rng::with_seed(SEED);
-        Self { size, rng, now: BEGIN, key: 0, heard: Timestamp::default(), silent: false }
+        Self {
+            size,
+            rng,
+            now: BEGIN,
+            key: 0,
+            heard: Timestamp::default(),
+            silent: false,
+            lasting: false,
+        }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -117,10 +127,24 @@ impl Drawn {
             self.now = self.now.max(due);
             return Event::DeadlineReached;
         }
-        let node = self.rng.u32(1..=self.size.nodes);
+        let node = self.node(core);
         let wanted = core.wanted_of(NodeId(node));
         let said_of = wanted.iter().find_map(|(task, order)| self.obey(core, *task, order));
         said(node, None, said_of.unwrap_or_default())
+    }
+
+    /// Mostly one with tasks that start or leave: others have little to say.
+    fn node(&mut self, core: &Core) -> u32 {
+        let restless = core
+            .books()
+            .live_attempts()
+            .filter(|one| one.running.is_none() || one.stop.is_some() || one.save.is_some());
+        let tasks = restless.flat_map(|one| &one.tasks).filter(|task| !task.released);
+        let nodes: Vec<_> = tasks.map(|task| task.place.node.0).collect();
+        let any = self.rng.u32(1..=self.size.nodes);
+        let calm = nodes.is_empty() || self.rng.u8(0..5) == 0;
+        let chosen = if calm { None } else { nodes.get(self.rng.usize(0..nodes.len())) };
+        chosen.copied().unwrap_or(any)
     }
 
     fn obey(&mut self, core: &Core, task: TaskId, order: &Order) -> Option<Said> {
@@ -135,7 +159,7 @@ impl Drawn {
                 return Some(Said { seen, commit: Some((task, commit)) });
             }
             Order::Run(_) if !started => TaskSeen::Running,
-            Order::Run(_) if self.rng.u8(0..40) == 0 => ended(TaskExit::Exited(0)),
+            Order::Run(_) if !self.lasting && self.rng.u8(0..40) == 0 => ended(TaskExit::Exited(0)),
             Order::Run(_) => return None,
             Order::Stop(_) => ended(TaskExit::Signaled(15)),
             Order::Forget => TaskSeen::Gone,
@@ -148,15 +172,35 @@ impl Drawn {
         self.now = self.now.plus(span);
     }
 
+    /// Nothing is submitted any more, and nothing ends by itself.
+    pub(super) fn settle(&mut self) {
+        (self.size.waiting, self.lasting) = (0, true);
+    }
+
     /// The queue is kept at half its length from now on.
     pub(super) fn halve(&mut self) {
         self.size.waiting /= 2;
     }
 
-    /// A gang of half the nodes, of one account after the other.
+    /// A job of the first programme that takes part of a node.
+    pub(super) fn crowd(&mut self) -> Event {
+        self.key += 1;
+        let user = self.rng.u32(0..20);
+        let gpus = 1 << self.rng.u32(0..4);
+        let account = leaf(0, self.rng.usize(0..4), self.rng.usize(0..2));
+        let spec = Box::new(JobSpec {
+            account: account.parse().expect("a path"),
+            gpus: GpuCount(gpus),
+            min_runtime: Span::minutes(self.rng.u64(61..240)),
+            ..spec()
+        });
+        Event::JobSubmitted { key: SubmitKey(self.key), user: UserId(1000 + user), spec }
+    }
+
+    /// A gang of half the nodes, of one account after the other of the other programmes.
     pub(super) fn gang(&mut self, which: usize) -> Event {
         self.key += 1;
-        let account = leaf(which / 8 % 5, which / 2 % 4, which % 2);
+        let account = leaf(1 + which / 8 % 4, which / 2 % 4, which % 2);
         let spec = Box::new(JobSpec {
             account: account.parse().expect("a path"),
             gpus: GpuCount(self.size.nodes * 4),
