@@ -31,7 +31,8 @@ mod rehearse;
 mod wanted;
 
 pub use accounts::{
-    Account, AccountId, Accounts, Cut, Edit, Purse, ROOT, Role, Row, Sheet, Size, Transfer, WHOLE,
+    Account, AccountId, Accounts, Cut, Edit, NoTree, Purse, ROOT, Role, Row, Sheet, Size, Transfer,
+    WHOLE,
 };
 pub use audit::Violation;
 pub use books::{
