@@ -8,6 +8,7 @@ mod checkpoint;
 mod ids;
 mod job;
 mod names;
+mod nearest;
 mod order;
 mod task;
 mod time;
@@ -25,6 +26,7 @@ pub use job::{
     MAX_RESTARTS, MAX_SPEC_BYTES, SpecError, TaskLayout, WhileWaiting,
 };
 pub use names::{AccountPath, GpuType, GpuUuid, NameError, NodeName, StorageName};
+pub use nearest::nearest;
 pub use order::{Launch, Order, Stop};
 pub use task::{Gpu, Idle, NodeFacts, TaskExit, TaskSeen};
 pub use time::{Span, SpanError, Timestamp};
