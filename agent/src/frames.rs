@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use prost::Message;
 
 /// Longest message: a piece of input or output with its frame around it.
-const LONGEST: usize = 32 << 10;
+const MAX_FRAME: usize = 32 << 10;
 
 /// Most bytes of a terminal in one message.
-pub(crate) const PIECE: usize = 16 << 10;
+pub(crate) const MAX_PIECE: usize = 16 << 10;
 
 /// Read at once.
 const CHUNK: usize = 16 << 10;
@@ -30,7 +30,7 @@ pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
 pub(crate) fn take<T: Message + Default>(bytes: &mut Vec<u8>) -> Result<Option<T>, Closed> {
     let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
     let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_large| Closed)?;
-    if length > LONGEST {
+    if length > MAX_FRAME {
         return Err(Closed);
     }
     let Some(message) = rest.get(..length) else { return Ok(None) };

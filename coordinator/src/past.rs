@@ -15,7 +15,7 @@ use crate::replay;
 use crate::replay::instant::rfc3339;
 
 /// Decisions about the job that are told, the newest: an attempt has about a dozen.
-const TOLD: usize = 20;
+const MAX_TOLD: usize = 20;
 
 /// Names of nodes in one sentence.
 const NAMED: usize = 4;
@@ -115,7 +115,7 @@ pub fn as_of(
                 decided.push_back(Decided { stamp: record.stamp, told });
             }
         }
-        while decided.len() > TOLD {
+        while decided.len() > MAX_TOLD {
             decided.pop_front();
         }
         Ok(())

@@ -15,7 +15,7 @@ use crate::replay::instant::rfc3339;
 
 /// Looks into the past at a time: each holds a copy of the books, reads all that is kept of the log
 /// and keeps what is cut of it meanwhile.
-const AT_A_TIME: usize = 1;
+const MAX_ASKERS: usize = 1;
 
 /// The store, for what was.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ impl Past {
     /// Of the store that `reader` reads.
     #[must_use]
     pub fn new(reader: Reader) -> Self {
-        Self { reader, places: Arc::new(Semaphore::new(AT_A_TIME)) }
+        Self { reader, places: Arc::new(Semaphore::new(MAX_ASKERS)) }
     }
 
     /// A place among those who read, given back when it is dropped.
