@@ -1,10 +1,13 @@
 //! Messages over a Unix socket between agent and shim: each after its length, in four bytes.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use prost::Message;
+
+pub(crate) use crate::lines::Closed;
+use crate::lines::send;
 
 /// Longest message: a piece of input or output with its frame around it.
 const MAX_FRAME: usize = 32 << 10;
@@ -14,10 +17,6 @@ pub(crate) const MAX_PIECE: usize = 16 << 10;
 
 /// Read at once.
 const CHUNK: usize = 16 << 10;
-
-/// The other side does not keep to this format, or has gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Closed;
 
 /// A message with its length before it.
 pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
@@ -85,15 +84,7 @@ impl Frames {
 
     /// Sends what the socket takes.
     pub(crate) fn flush(&mut self) -> Result<(), Closed> {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(count) => drop(self.output.drain(..count)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => return Err(Closed),
-            }
-        }
-        Ok(())
+        send(&mut self.stream, &mut self.output)
     }
 }
 

@@ -17,7 +17,7 @@ use tidegate_model::{AttemptId, ClusterId, DecisionSeq, JobId, UserId};
 use crate::journal::redb_store::Reader;
 use crate::journal::{JournalError, codec};
 use crate::past::words;
-use crate::replay::instant::rfc3339;
+use tidegate_model::rfc3339_ms;
 
 /// Records read at a time: some milliseconds of work, some hundred notices at most.
 const MAX_RECORDS: u64 = 1000;
@@ -198,7 +198,7 @@ impl Notice {
             "account": account,
             "uid": user.0,
             "outcome": outcome,
-            "at": rfc3339(fact.stamp.at),
+            "at": rfc3339_ms(fact.stamp.at),
             "at_ms": fact.stamp.at.0,
             "record": fact.stamp.seq.0,
         })

@@ -6,6 +6,7 @@
 
 mod checkpoint;
 mod ids;
+mod instant;
 mod job;
 mod names;
 mod nearest;
@@ -21,6 +22,7 @@ pub use ids::{
     AttemptId, ClusterId, DecisionSeq, Epoch, Generation, IdError, JobId, NodeId, SubmitKey,
     TaskId, UserId,
 };
+pub use instant::{from_rfc3339, rfc3339, rfc3339_ms};
 pub use job::{
     Dependency, JobSpec, LOG_CAP_RANGE, MAX_BLOCKS, MAX_DEPENDENCIES, MAX_GRACE, MAX_MIN_RUNTIME,
     MAX_RESTARTS, MAX_SPEC_BYTES, SpecError, TaskLayout, WhileWaiting,

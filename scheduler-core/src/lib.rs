@@ -52,7 +52,9 @@ pub use explain::{Explanation, Reason};
 pub use money::{Amount, Pledge, Rate, WINDOW, Weight, Window};
 pub use observations::{NodeState, Observations, SeenNode};
 pub use own_times::LongAsk;
-pub use policy::{Author, GpuRule, Kind, Policy, PolicyChange, PolicyEdit, Sharing, SmallLimit};
+pub use policy::{
+    Author, GpuRule, Kind, Policy, PolicyChange, PolicyEdit, Sharing, SmallLimit, percent,
+};
 pub use rehearse::DryRun;
 
 #[cfg(test)]

@@ -334,3 +334,24 @@ fn waiting() -> Vec<(u64, Event)> {
         (5 * hour + 9, saved(again, ended(TaskExit::Exited(85)), 1, Some(3))),
     ]
 }
+
+/// A node, accounts, and so many jobs submitted and cancelled, each a record, that the third snapshot has
+/// dropped what only the first needed.
+///
+/// # Errors
+/// If a turn or a snapshot fails.
+pub fn until_the_log_is_cut<J: Journal>(engine: &mut Engine<J>) -> Result<(), EngineError> {
+    engine.turn(Timestamp(1), &[report(true, Vec::new())])?;
+    engine.turn(Timestamp(1), &accounts())?;
+    for turn in 0..155_u64 {
+        let one = |at: u64| {
+            let job = turn * 100 + at;
+            let cancel = Event::CancelRequested { job: JobId(job), by: UserId(0) };
+            [submit(job.into(), 8), cancel]
+        };
+        let events: Vec<_> = (1..=100).flat_map(one).collect();
+        engine.turn(Timestamp(2), &events)?;
+        engine.snapshot_if_due()?;
+    }
+    Ok(())
+}

@@ -14,7 +14,7 @@ use tidegate_coordinator::engine::{Answer, Engine};
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink, codec, snapshot};
 use tidegate_coordinator::store;
-use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, Timestamp, UserId};
+use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, Timestamp};
 
 fn start(journal: RedbJournal) -> Engine<RedbJournal> {
     history::start(journal, Timestamp(0)).unwrap()
@@ -145,20 +145,7 @@ fn a_snapshot_and_the_records_after_it_are_enough() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     let mut engine = start(RedbJournal::open(&path, CLUSTER).unwrap());
-    engine.turn(Timestamp(1), &[report(true, vec![])]).unwrap();
-    engine.turn(Timestamp(1), &history::accounts()).unwrap();
-    // Each submit and each cancel leaves a record; the third snapshot drops what only the first
-    // needed.
-    for turn in 0..155_u64 {
-        let one = |at: u64| {
-            let job = turn * 100 + at;
-            let cancel = Event::CancelRequested { job: JobId(job), by: UserId(0) };
-            [submit(job.into(), 8), cancel]
-        };
-        let events: Vec<_> = (1..=100).flat_map(one).collect();
-        engine.turn(Timestamp(2), &events).unwrap();
-        engine.snapshot_if_due().unwrap();
-    }
+    history::until_the_log_is_cut(&mut engine).unwrap();
     let books = engine.core().books().clone();
     drop(engine);
     let journal = RedbJournal::open(&path, CLUSTER).unwrap();
