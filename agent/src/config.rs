@@ -3,19 +3,21 @@
 //! What is not here: policy. What the node does, the coordinator decides.
 
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::Deserialize;
 use thiserror::Error;
-use tidegate_model::{Bytes, NodeName, Span};
+use tidegate_model::{Bytes, NodeName, Span, nearest};
+use tidegate_proto::text_up_to;
 
 use crate::ports::PortRange;
 
 /// Longest path of a Unix socket that the kernel takes, without its closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
 /// Most bytes of a configuration file.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
+const MAX_CONFIG_BYTES: Bytes = Bytes(1 << 20);
 /// A heartbeat more often would be load without news; less often, a dead link would go unnoticed.
 const HEARTBEAT_RANGE: (Span, Span) = (Span(100), Span::seconds(60));
 
@@ -178,7 +180,8 @@ impl Config {
         let text = match path {
             None => String::new(),
             Some(path) => {
-                read(path).map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?
+                let text = File::open(path).and_then(|file| text_up_to(MAX_CONFIG_BYTES, file));
+                text.map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?
             }
         };
         Self::parse(&text, &Surroundings::of_this_process())
@@ -308,13 +311,6 @@ impl Config {
     }
 }
 
-fn read(path: &Path) -> std::io::Result<String> {
-    use std::io::Read;
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(MAX_CONFIG_BYTES).read_to_string(&mut text)?;
-    Ok(text)
-}
-
 fn check_socket(key: &'static str, path: &Path) -> Result<(), ConfigError> {
     let length = path.as_os_str().len();
     if length > MAX_SOCKET_PATH {
@@ -330,12 +326,12 @@ fn check_socket(key: &'static str, path: &Path) -> Result<(), ConfigError> {
 fn check_keys(table: &toml::Table) -> Result<(), ConfigError> {
     for (section, content) in table {
         let Some((_, keys)) = KEYS.iter().find(|(name, _)| name == section) else {
-            let hint = nearest(section, &KEYS.map(|(name, _)| name));
+            let hint = hint(section, &KEYS.map(|(name, _)| name));
             return Err(ConfigError::UnknownKey { key: section.clone(), hint });
         };
         for key in content.as_table().into_iter().flat_map(toml::Table::keys) {
             if !keys.contains(&key.as_str()) {
-                let hint = nearest(key, keys);
+                let hint = hint(key, keys);
                 return Err(ConfigError::UnknownKey { key: format!("{section}.{key}"), hint });
             }
         }
@@ -343,15 +339,9 @@ fn check_keys(table: &toml::Table) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Edits between a mistyped key and the key that was meant, at most.
-const NEAR: usize = 3;
-
-fn nearest(given: &str, valid: &[&str]) -> String {
-    let distance = |key: &&&str| strsim::damerau_levenshtein(given, key);
-    match valid.iter().min_by_key(distance) {
-        Some(key) if distance(&key) <= NEAR => format!("did you mean {key}?"),
-        _ => format!("there are {}", valid.join(", ")),
-    }
+fn hint(given: &str, valid: &[&str]) -> String {
+    let meant = nearest(given, valid).map(|key| format!("did you mean {key}?"));
+    meant.unwrap_or_else(|| format!("there are {}", valid.join(", ")))
 }
 
 fn parsed<T: FromStr>(key: &'static str, text: &str) -> Result<T, ConfigError>

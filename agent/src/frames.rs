@@ -1,23 +1,22 @@
 //! Messages over a Unix socket between agent and shim: each after its length, in four bytes.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use prost::Message;
 
+pub(crate) use crate::lines::Closed;
+use crate::lines::send;
+
 /// Longest message: a piece of input or output with its frame around it.
-const LONGEST: usize = 32 << 10;
+const MAX_FRAME: usize = 32 << 10;
 
 /// Most bytes of a terminal in one message.
-pub(crate) const PIECE: usize = 16 << 10;
+pub(crate) const MAX_PIECE: usize = 16 << 10;
 
 /// Read at once.
 const CHUNK: usize = 16 << 10;
-
-/// The other side does not keep to this format, or has gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Closed;
 
 /// A message with its length before it.
 pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
@@ -30,7 +29,7 @@ pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
 pub(crate) fn take<T: Message + Default>(bytes: &mut Vec<u8>) -> Result<Option<T>, Closed> {
     let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
     let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_large| Closed)?;
-    if length > LONGEST {
+    if length > MAX_FRAME {
         return Err(Closed);
     }
     let Some(message) = rest.get(..length) else { return Ok(None) };
@@ -85,15 +84,7 @@ impl Frames {
 
     /// Sends what the socket takes.
     pub(crate) fn flush(&mut self) -> Result<(), Closed> {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(count) => drop(self.output.drain(..count)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => return Err(Closed),
-            }
-        }
-        Ok(())
+        send(&mut self.stream, &mut self.output)
     }
 }
 

@@ -27,9 +27,22 @@ pub(crate) struct Lines {
     closing: bool,
 }
 
-/// The connection is over.
-#[derive(Debug)]
+/// The connection is over: the other side has gone, or does not keep to what was agreed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Closed;
+
+/// Sends of the output what the socket takes now.
+pub(crate) fn send(stream: &mut UnixStream, output: &mut Vec<u8>) -> Result<(), Closed> {
+    while !output.is_empty() {
+        match stream.write(output) {
+            Ok(count) => drop(output.drain(..count)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(_) => return Err(Closed),
+        }
+    }
+    Ok(())
+}
 
 /// What a peer has said, without the lines' ends.
 #[derive(Debug)]
@@ -99,13 +112,9 @@ impl Lines {
 
     /// Sends what the socket takes.
     pub(crate) fn flush(&mut self) -> Result<(), Closed> {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(count) => drop(self.output.drain(..count)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => return Err(Closed),
-            }
+        send(&mut self.stream, &mut self.output)?;
+        if !self.output.is_empty() {
+            return Ok(());
         }
         self.output.shrink_to(CHUNK);
         if self.closing { Err(Closed) } else { Ok(()) }

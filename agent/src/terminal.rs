@@ -27,10 +27,10 @@ use crate::link;
 use crate::task_dir::{Intent, TaskDir, load};
 
 /// Terminals of this node that may be open: more than the GPUs of any node.
-const OPEN: usize = 256;
+const MAX_OPEN: usize = 256;
 
 /// Messages that may wait for the coordinator; then the task waits.
-const WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// How long the coordinator may take to read the end of a terminal.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
@@ -46,14 +46,14 @@ pub(crate) struct Terminals {
 impl Terminals {
     /// Of the tasks below `tasks`, for the coordinator behind a socket.
     pub(crate) fn new(coordinator: PathBuf, tasks: PathBuf) -> Self {
-        Self { coordinator, tasks, places: Arc::new(Semaphore::new(OPEN)) }
+        Self { coordinator, tasks, places: Arc::new(Semaphore::new(MAX_OPEN)) }
     }
 
     /// Dials the coordinator and serves the terminal it asked for until either end is gone.
     pub(crate) fn open(&self, ask: v1::OpenTerminal) {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             // Who asked is told so by the silence.
-            warn!(task = ask.task, "{OPEN} terminals are open; this one is not opened");
+            warn!(task = ask.task, "{MAX_OPEN} terminals are open; this one is not opened");
             return;
         };
         let (coordinator, tasks) = (self.coordinator.clone(), self.tasks.clone());
@@ -70,7 +70,7 @@ impl Terminals {
 }
 
 async fn serve(coordinator: &Path, tasks: &Path, ask: v1::OpenTerminal) -> Result<(), Status> {
-    let (outbox, outgoing) = mpsc::channel(WAITING);
+    let (outbox, outgoing) = mpsc::channel(MAX_WAITING);
     let say = async |message| {
         let said = outbox.send(v1::FromTerminal { message: Some(message) }).await;
         said.map_err(|_gone| Status::unavailable("the coordinator has gone"))
@@ -167,7 +167,7 @@ fn pieces(message: v1::ToTerminal) -> Vec<v1::ToTerminal> {
     match message.message {
         Some(To::Input(bytes)) => {
             let input = |piece: &[u8]| v1::ToTerminal { message: Some(To::Input(piece.to_vec())) };
-            bytes.chunks(frames::PIECE).map(input).collect()
+            bytes.chunks(frames::MAX_PIECE).map(input).collect()
         }
         other @ (Some(To::View(_) | To::Size(_)) | None) => vec![v1::ToTerminal { message: other }],
     }

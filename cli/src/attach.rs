@@ -34,7 +34,7 @@ use crate::view::state::JobState;
 const POLL: Duration = Duration::from_millis(200);
 
 /// Messages that may wait on their way to the job.
-const WAITING: usize = 4;
+const MAX_WAITING: usize = 4;
 
 /// Submits a command and works in it.
 ///
@@ -109,7 +109,7 @@ async fn open(api: &Api, job: JobId, seen: &Seen) -> Result<Opened, Failure> {
     let sender = RefCell::new(None);
     let once = Patience::none();
     let answer = api.ask(&once, async |mut client| {
-        let (to, asks) = mpsc::channel(WAITING);
+        let (to, asks) = mpsc::channel(MAX_WAITING);
         let view = v1::TerminalView { size: screen::size(), after: seen.after };
         let (job, task) = (job.to_string(), seen.task.clone());
         let open = Ask::Open(Open { job, view: Some(view), task });

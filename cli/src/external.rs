@@ -14,8 +14,8 @@ use clap::CommandFactory;
 use crate::args::Cli;
 use crate::connect::SOCKET_ENV;
 use crate::exit::{Exit, Failure};
-use crate::nearest::nearest;
 use crate::show::out::remark;
+use tidegate_model::nearest;
 
 /// Name and what it does.
 const EXTERNAL: [(&str, &str); 2] = [

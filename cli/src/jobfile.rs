@@ -14,7 +14,7 @@ use tidegate_model::{Bytes, CheckpointOffer, GpuCount, JobSpec, Span, SpecError,
 use toml::Table;
 
 use self::keys::{Keys, parsed, syntax};
-use crate::nearest::nearest;
+use tidegate_model::nearest;
 
 /// Largest job file. A spec holds 128 KiB at most; the rest is room for comments.
 pub(crate) const MAX_FILE_BYTES: u64 = 1 << 20;

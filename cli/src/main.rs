@@ -20,7 +20,6 @@ mod jobfile;
 mod jobs;
 mod keys;
 mod logs;
-mod nearest;
 mod nodes;
 mod notices;
 mod policy;

@@ -12,10 +12,10 @@ use crate::amount::{GpuTime, part, percent};
 use crate::connect::Api;
 use crate::exit::{Exit, Failure};
 use crate::jobs::broken;
-use crate::nearest::nearest;
 use crate::show::table::pairs;
 use crate::show::{out, time};
 use crate::view::users::{Users, uid};
+use tidegate_model::nearest;
 
 /// Shows every rule.
 ///

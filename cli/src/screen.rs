@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::show::text::plain;
 
 /// Pieces of input that may wait; then the terminal's own buffer fills, and beeps.
-const WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// Read at once: typing is short, and a paste comes in pieces.
 const CHUNK: usize = 4 << 10;
@@ -73,7 +73,7 @@ pub(crate) fn size() -> Option<WindowSize> {
 /// What is typed, until there is no terminal any more. In a thread of its own, which ends with
 /// the process: a read of a terminal cannot be taken back.
 pub(crate) fn typed() -> io::Result<mpsc::Receiver<Vec<u8>>> {
-    let (send, typed) = mpsc::channel(WAITING);
+    let (send, typed) = mpsc::channel(MAX_WAITING);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {
         let mut chunk = [0_u8; CHUNK];
         loop {

@@ -3,13 +3,14 @@
 
 mod policy;
 
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use scheduler_core::Policy;
 use serde::Deserialize;
-use tidegate_model::{Bytes, NodeName, UserId};
+use tidegate_model::{Bytes, NodeName, UserId, nearest};
+use tidegate_proto::text_up_to;
 
 use crate::notices::allow::AllowList;
 
@@ -80,8 +81,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], in one line.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text =
-            read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text = fs::File::open(path).and_then(|file| text_up_to(MAX_CONFIG_BYTES, file));
+        let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|why| ConfigError::Invalid { path: path.to_owned(), why })
     }
 
@@ -104,19 +105,7 @@ impl Config {
 }
 
 /// Most bytes of a configuration: far above any that a person writes.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
-
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let most = MAX_CONFIG_BYTES.saturating_add(1);
-    fs::File::open(path)?.take(most).read_to_string(&mut text)?;
-    if u64::try_from(text.len()).is_ok_and(|length| length > MAX_CONFIG_BYTES) {
-        return Err(io::Error::other(format!(
-            "over {MAX_CONFIG_BYTES} bytes; no configuration is"
-        )));
-    }
-    Ok(text)
-}
+const MAX_CONFIG_BYTES: Bytes = Bytes(1 << 20);
 
 fn one_line(error: &toml::de::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
@@ -126,10 +115,10 @@ fn refuse_unknown(table: &toml::Table, known: &[&str], prefix: &str) -> Result<(
     let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str())) else {
         return Ok(());
     };
-    let distance = |key: &&&str| strsim::levenshtein(key, unknown);
-    let nearest = known.iter().min_by_key(distance).copied().unwrap_or_default();
+    let meant = nearest(unknown, known).map(|near| format!("; did you mean {prefix}{near}?"));
+    let meant = meant.unwrap_or_else(|| ".".to_owned());
     let all = known.join(", ");
-    Err(format!("{prefix}{unknown} is not a key; did you mean {prefix}{nearest}? Keys are: {all}"))
+    Err(format!("{prefix}{unknown} is not a key{meant} Keys are: {all}"))
 }
 
 fn checked(raw: Raw) -> Result<Config, String> {
@@ -216,6 +205,7 @@ mod tests {
     fn a_refusal_names_the_key_and_what_would_be_accepted() {
         check("", "accepted");
         check("stor = \"x\"", "stor is not a key; did you mean store? Keys are: store, run_dir");
+        check("colour = \"x\"", "colour is not a key. Keys are: store, run_dir");
         check("[initial_policy]\nadmin = []", "did you mean initial_policy.admins?");
         check("low_water = \"5\"", "low_water: \"5\" is not a size: expected a form like 512KiB");
         check("local_nodes = [\"A B\"]", "local_nodes: \"A B\" is not a name");

@@ -17,10 +17,10 @@ use tidegate_model::{AttemptId, ClusterId, DecisionSeq, JobId, UserId};
 use crate::journal::redb_store::Reader;
 use crate::journal::{JournalError, codec};
 use crate::past::words;
-use crate::replay::instant::rfc3339;
+use tidegate_model::rfc3339_ms;
 
 /// Records read at a time: some milliseconds of work, some hundred notices at most.
-const RECORDS_AT_A_TIME: u64 = 1000;
+const MAX_RECORDS: u64 = 1000;
 
 /// What is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub fn read(reader: &Reader, after: DecisionSeq) -> Result<Page, JournalError> {
         up_to: after.min(reading.newest()?.unwrap_or(DecisionSeq(0))),
         gone: from > after.0.saturating_add(1),
     };
-    reading.read_some(DecisionSeq(from), RECORDS_AT_A_TIME, &mut |seq, bytes| {
+    reading.read_some(DecisionSeq(from), MAX_RECORDS, &mut |seq, bytes| {
         let record = codec::decode(seq, bytes)?;
         page.facts.extend(record.decisions.iter().filter_map(|one| fact(record.stamp, one)));
         page.up_to = seq;
@@ -198,7 +198,7 @@ impl Notice {
             "account": account,
             "uid": user.0,
             "outcome": outcome,
-            "at": rfc3339(fact.stamp.at),
+            "at": rfc3339_ms(fact.stamp.at),
             "at_ms": fact.stamp.at.0,
             "record": fact.stamp.seq.0,
         })

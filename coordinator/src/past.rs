@@ -12,10 +12,10 @@ use tidegate_proto::journal::v1::event::Event as Kind;
 use crate::journal::redb_store::Reading;
 use crate::journal::{JournalError, codec};
 use crate::replay;
-use crate::replay::instant::rfc3339;
+use tidegate_model::rfc3339_ms;
 
 /// Decisions about the job that are told, the newest: an attempt has about a dozen.
-const TOLD: usize = 20;
+const MAX_TOLD: usize = 20;
 
 /// Names of nodes in one sentence.
 const NAMED: usize = 4;
@@ -48,7 +48,7 @@ pub enum PastError {
     /// The log was cut, or begins later.
     #[error(
         "{asked} is before the oldest record that is kept; an instant from {oldest} on is accepted",
-        asked = rfc3339(*asked), oldest = rfc3339(*oldest)
+        asked = rfc3339_ms(*asked), oldest = rfc3339_ms(*oldest)
     )]
     TooEarly {
         /// The instant that was asked for.
@@ -115,7 +115,7 @@ pub fn as_of(
                 decided.push_back(Decided { stamp: record.stamp, told });
             }
         }
-        while decided.len() > TOLD {
+        while decided.len() > MAX_TOLD {
             decided.pop_front();
         }
         Ok(())
@@ -168,7 +168,7 @@ impl Links {
             let named = quiet.get(..NAMED).unwrap_or(&quiet).join(", ");
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let began = match self.began {
-                Some(began) => format!("the coordinator started at {}", rfc3339(began)),
+                Some(began) => format!("the coordinator started at {}", rfc3339_ms(began)),
                 None => "the oldest record that is kept".to_owned(),
             };
             assumed.push(format!(
@@ -176,7 +176,7 @@ impl Links {
             ));
         }
         assumed.extend(self.lost.iter().map(|(name, at)| {
-            format!("{name} was declared lost at {}: it is taken as silent since", rfc3339(*at))
+            format!("{name} was declared lost at {}: it is taken as silent since", rfc3339_ms(*at))
         }));
         (silent.collect(), assumed)
     }

@@ -26,7 +26,7 @@ pub const MAX_DEPENDENCIES: usize = 64;
 pub const LOG_CAP_RANGE: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(16 << 30));
 
 /// Longest address for notices: those of chat services have some 200 bytes.
-const NOTIFY_URL_BYTES: usize = 2048;
+const MAX_NOTIFY_URL_BYTES: usize = 2048;
 
 /// How many tasks (processes that the agent starts) a gang has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,10 +235,10 @@ impl JobSpec {
         let Some(url) = &self.notify_url else { return Ok(()) };
         let has_scheme = ["https://", "http://"].iter().any(|scheme| url.starts_with(scheme));
         let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
-        let fits = has_scheme && is_plain && url.len() <= NOTIFY_URL_BYTES;
+        let fits = has_scheme && is_plain && url.len() <= MAX_NOTIFY_URL_BYTES;
         refuse_if(!fits, "notify_url", || {
             format!(
-                "give https:// or http:// and a place, of at most {NOTIFY_URL_BYTES} visible ASCII \
+                "give https:// or http:// and a place, of at most {MAX_NOTIFY_URL_BYTES} visible ASCII \
                  characters"
             )
         })

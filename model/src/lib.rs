@@ -6,8 +6,10 @@
 
 mod checkpoint;
 mod ids;
+mod instant;
 mod job;
 mod names;
+mod nearest;
 mod order;
 mod task;
 mod time;
@@ -20,11 +22,13 @@ pub use ids::{
     AttemptId, ClusterId, DecisionSeq, Epoch, Generation, IdError, JobId, NodeId, SubmitKey,
     TaskId, UserId,
 };
+pub use instant::{from_rfc3339, rfc3339, rfc3339_ms};
 pub use job::{
     Dependency, JobSpec, LOG_CAP_RANGE, MAX_BLOCKS, MAX_DEPENDENCIES, MAX_GRACE, MAX_MIN_RUNTIME,
     MAX_RESTARTS, MAX_SPEC_BYTES, SpecError, TaskLayout, WhileWaiting,
 };
 pub use names::{AccountPath, GpuType, GpuUuid, NameError, NodeName, StorageName};
+pub use nearest::nearest;
 pub use order::{Launch, Order, Stop};
 pub use task::{Gpu, Idle, NodeFacts, TaskExit, TaskSeen};
 pub use time::{Span, SpanError, Timestamp};

@@ -5,12 +5,14 @@
 //! (`coordinator::ingress`, `agent::link`).
 
 mod amount;
+mod bounded;
 mod checkpoint;
 mod common;
 pub mod link;
 mod wire_error;
 
 pub use amount::{amount, amount_bytes};
+pub use bounded::text_up_to;
 pub use wire_error::{WireError, narrowed, optional, parsed, required};
 
 /// Version of the agent link. A coordinator refuses an agent that speaks another.

@@ -3,6 +3,9 @@
 //! What is not here: who may edit it (`decide::account`), and what an attempt is charged
 //! (`charge`).
 
+mod sheet;
+mod stored;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_model::{AccountPath, SubmitKey, Timestamp, UserId};
 
 use crate::money::{Amount, Pledge, Rate, WINDOW, Window};
+
+pub use self::sheet::{Row, Sheet};
+pub use self::stored::NoTree;
 
 /// An account's number; never reused. 0 is the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -196,8 +202,8 @@ pub(crate) struct Limb {
 /// The tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accounts {
-    /// By number.
-    by_id: Vec<Option<Arc<Account>>>,
+    /// By number: numbers have no gaps.
+    by_id: Vec<Arc<Account>>,
     /// The accounts in use, parents before children, siblings together. Derived.
     limbs: Arc<[Limb]>,
     /// Charged when everything installed is: the root's budget per millisecond.
@@ -236,7 +242,7 @@ impl Default for Accounts {
         let root = Account::made(ROOT, None, "", Size::Share(WHOLE));
         let root_limb = Limb { id: ROOT, parent: 0, children: 1..1 };
         Self {
-            by_id: vec![Some(Arc::new(root))],
+            by_id: vec![Arc::new(root)],
             limbs: Arc::new([root_limb]),
             installed: Rate::default(),
             memo: Memo::default(),
@@ -248,12 +254,12 @@ impl Accounts {
     /// One account, deleted ones included.
     #[must_use]
     pub fn get(&self, id: AccountId) -> Option<&Account> {
-        self.by_id.get(slot(id))?.as_deref()
+        self.by_id.get(slot(id)).map(Arc::as_ref)
     }
 
     /// All, in the order they were made; the root first, deleted ones included.
     pub fn all(&self) -> impl Iterator<Item = &Account> {
-        self.by_id.iter().filter_map(|account| account.as_deref())
+        self.by_id.iter().map(Arc::as_ref)
     }
 
     /// All that are in use; the root first.
@@ -345,26 +351,20 @@ impl Accounts {
         AccountId(u32::try_from(self.by_id.len()).unwrap_or(u32::MAX))
     }
 
+    /// Makes an account under the number [`Accounts::next_id`]; no other number is taken.
     pub(crate) fn insert(&mut self, account: Account) -> bool {
-        self.memo.forget();
-        let slot = slot(account.id);
-        if self.by_id.len() <= slot {
-            self.by_id.resize(slot.saturating_add(1), None);
+        let is_next = account.id == self.next_id();
+        if is_next {
+            self.memo.forget();
+            self.by_id.push(Arc::new(account));
+            self.grow();
         }
-        let Some(entry) = self.by_id.get_mut(slot) else { return false };
-        let new = entry.replace(Arc::new(account)).is_none();
-        self.grow();
-        new
-    }
-
-    /// Puts a stored account in place of the one there, if any.
-    pub fn restore(&mut self, account: Account) {
-        self.insert(account);
+        is_next
     }
 
     pub(crate) fn change(&mut self, id: AccountId) -> Option<&mut Account> {
         self.memo.forget();
-        self.by_id.get_mut(slot(id))?.as_mut().map(Arc::make_mut)
+        self.by_id.get_mut(slot(id)).map(Arc::make_mut)
     }
 
     /// Changes it and its ancestors alike.
@@ -413,36 +413,6 @@ impl Accounts {
         *memo = Some((t, small_reserve, Arc::clone(&sheet)));
         sheet
     }
-
-    fn drawn_up(&self, t: Timestamp, small_reserve: u32) -> Sheet {
-        let rows = usize::try_from(self.next_id().0).unwrap_or(0);
-        let mut sheet = Sheet { rows: vec![Row::default(); rows] };
-        // What each account has of its own, by its place: transfers are not for its children.
-        let mut own = vec![Amount::ZERO; self.limbs.len()];
-        own.iter_mut().take(1).for_each(|root| *root = self.whole());
-        for (place, limb) in self.limbs.iter().enumerate() {
-            let (Some(account), Some(base)) = (self.get(limb.id), own.get(place).copied()) else {
-                continue;
-            };
-            let budget = (base + account.transferred(t)).at_least(Amount::ZERO);
-            let limit = budget - budget.part(small_reserve.into(), WHOLE.into());
-            let mut sum = Amount::ZERO;
-            for child in limb.children.clone() {
-                let account = self.limbs.get(child).and_then(|limb| self.get(limb.id));
-                let size = account.map_or(Amount::ZERO, |account| account.nominal(base, t));
-                own.get_mut(child).into_iter().for_each(|slot| *slot = size);
-                sum += size;
-            }
-            let scaled = sum > base && sum > Amount::ZERO;
-            if scaled {
-                for slot in own.get_mut(limb.children.clone()).into_iter().flatten() {
-                    *slot = Amount(slot.0.saturating_mul(base.0) / sum.0);
-                }
-            }
-            sheet.set(limb.id, Row { budget, limit, claim: account.claim(t), scaled });
-        }
-        sheet
-    }
 }
 
 fn slot(id: AccountId) -> usize {
@@ -462,49 +432,6 @@ impl Account {
         match self.size {
             Size::Share(share) => parent.part(share.into(), WHOLE.into()),
             Size::Fixed(amount) => amount,
-        }
-    }
-}
-
-/// One account's figures at one instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Row {
-    /// B.
-    pub budget: Amount,
-    /// L = B less the small reserve.
-    pub limit: Amount,
-    /// Charged and promised.
-    pub claim: Amount,
-    /// Whether its children ask for more than it has and are scaled down.
-    pub scaled: bool,
-}
-
-/// All accounts' figures at one instant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sheet {
-    rows: Vec<Row>,
-}
-
-impl Sheet {
-    /// One account's figures; zero of a deleted one.
-    #[must_use]
-    pub fn row(&self, id: AccountId) -> Row {
-        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-        self.rows.get(index).copied().unwrap_or_default()
-    }
-
-    fn set(&mut self, id: AccountId, row: Row) {
-        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-        if let Some(slot) = self.rows.get_mut(index) {
-            *slot = row;
-        }
-    }
-
-    /// Counts a further claim at each of some accounts.
-    pub(crate) fn claim_more(&mut self, accounts: &[AccountId], more: Amount) {
-        for id in accounts {
-            let row = self.row(*id);
-            self.set(*id, Row { claim: row.claim + more, ..row });
         }
     }
 }

@@ -40,11 +40,12 @@ pub(crate) fn audit(books: &Books, now: Timestamp) -> Vec<Violation> {
 /// What accounts and users are said to have spent and promised equals the recount from what
 /// attempts held, to the microsecond, as long as all jobs of the window are still in the books.
 fn audit_money(books: &Books, now: Timestamp, found: &mut Vec<Violation>) {
-    let mut recount = Accounts::default();
-    for account in books.accounts.all() {
-        let (id, parent) = (account.id, account.parent);
-        recount.restore(Account::made(id, parent, &account.label, account.size));
-    }
+    let empty = |one: &Account| Account::made(one.id, one.parent, &one.label, one.size);
+    let mut recount =
+        match Accounts::restored(books.accounts.all().map(empty), books.accounts.installed()) {
+            Ok(recount) => recount,
+            Err(error) => return found.push(Violation(error.to_string())),
+        };
     for job in books.jobs.values() {
         let charge = Charge::of(job, |_| true);
         rebook(&mut recount, (job.account, job.user), &Charge::default(), &charge);

@@ -31,7 +31,8 @@ mod rehearse;
 mod wanted;
 
 pub use accounts::{
-    Account, AccountId, Accounts, Cut, Edit, Purse, ROOT, Role, Row, Sheet, Size, Transfer, WHOLE,
+    Account, AccountId, Accounts, Cut, Edit, NoTree, Purse, ROOT, Role, Row, Sheet, Size, Transfer,
+    WHOLE,
 };
 pub use audit::Violation;
 pub use books::{
@@ -51,7 +52,9 @@ pub use explain::{Explanation, Reason};
 pub use money::{Amount, Pledge, Rate, WINDOW, Weight, Window};
 pub use observations::{NodeState, Observations, SeenNode};
 pub use own_times::LongAsk;
-pub use policy::{Author, GpuRule, Kind, Policy, PolicyChange, PolicyEdit, Sharing, SmallLimit};
+pub use policy::{
+    Author, GpuRule, Kind, Policy, PolicyChange, PolicyEdit, Sharing, SmallLimit, percent,
+};
 pub use rehearse::DryRun;
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ const RUNS_THAT_TELL: usize = 5;
 
 /// Jobs that are looked at, the newest: older ones say less, and it is done for each submit, within
 /// a millisecond or so.
-const JOBS_LOOKED_AT: usize = 10_000;
+const MAX_JOBS: usize = 10_000;
 
 /// Runs that are counted, the newest.
-const RUNS_COUNTED: usize = 200;
+const MAX_RUNS: usize = 200;
 
 /// A min runtime above twice what nine of ten own runs took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,13 +35,13 @@ impl LongAsk {
         if spec.min_runtime == Span::ZERO {
             return None;
         }
-        let newest = books.jobs.values().rev().take(JOBS_LOOKED_AT);
+        let newest = books.jobs.values().rev().take(MAX_JOBS);
         let alike = newest.filter(|job| {
             let of = &job.spec;
             job.user == user && (of.gpus, &of.gpu_type) == (spec.gpus, &spec.gpu_type)
         });
         let runs = alike.flat_map(|job| job.attempts.iter().rev().filter_map(own_run));
-        let mut runs: Vec<_> = runs.take(RUNS_COUNTED).collect();
+        let mut runs: Vec<_> = runs.take(MAX_RUNS).collect();
         if runs.len() < RUNS_THAT_TELL {
             return None;
         }

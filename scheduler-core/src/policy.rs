@@ -258,8 +258,9 @@ pub struct Kind(pub Option<u16>);
 /// What the kind that no rule covers is called.
 const OTHER_KIND: &str = "gpu";
 
-/// Millionths as percent with up to four decimals.
-pub(crate) fn percent(millionths: u32) -> String {
+/// Millionths as percent with up to four decimals: `12.5 %`.
+#[must_use]
+pub fn percent(millionths: u32) -> String {
     let (whole, rest) = (millionths / 10_000, millionths % 10_000);
     let text = format!("{whole}.{rest:04}");
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))

@@ -51,7 +51,14 @@ pub fn job_spec(account: AccountPath, gpus: GpuCount) -> Result<JobSpec, String>
         storage,
         saved_codes: vec![crate::agent::SAVED],
     };
-    Ok(JobSpec {
+    Ok(JobSpec { checkpoint: Some(checkpoint), ..plain_job(account, gpus) })
+}
+
+/// A job of so many GPUs that asks for nothing else: no protection, no way to save, three restarts. The
+/// base of the jobs that tests and figures make.
+#[must_use]
+pub fn plain_job(account: AccountPath, gpus: GpuCount) -> JobSpec {
+    JobSpec {
         name: "job".to_owned(),
         account,
         command: vec!["train".to_owned()],
@@ -69,9 +76,9 @@ pub fn job_spec(account: AccountPath, gpus: GpuCount) -> Result<JobSpec, String>
         max_blocks: None,
         own_order: 0,
         while_waiting: WhileWaiting::Free,
-        checkpoint: Some(checkpoint),
+        checkpoint: None,
         after: Vec::new(),
         notify_url: None,
         pty: false,
-    })
+    }
 }

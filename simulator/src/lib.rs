@@ -15,6 +15,6 @@ pub mod week;
 mod work;
 mod world;
 
-pub use cluster::{NodeForm, facts, job_spec};
+pub use cluster::{NodeForm, facts, job_spec, plain_job};
 pub use work::{OnSave, Work};
 pub use world::{EPOCH, Observer, World, Wrong};

@@ -4,6 +4,8 @@
 
 #[path = "invariants/conserving.rs"]
 mod conserving;
+#[path = "invariants/seeds.rs"]
+mod seeds;
 
 use scheduler_core::{AccountRequest, Books, Cut, Decision, Event, JobRequest, Policy, Size};
 use simulator::{EPOCH, NodeForm, Observer, OnSave, Work, World, Wrong, job_spec};
@@ -22,15 +24,10 @@ impl Observer for Nobody {
     fn saw(&mut self, _before: &Books, _at: Timestamp, _decision: &Decision) {}
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let given = std::env::var("CHAOS_SEEDS").ok();
-    let range = given.as_deref().and_then(|text| text.split_once(".."));
-    range.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?)).unwrap_or(SEEDS)
-}
-
 #[test]
 fn whatever_befalls_a_cluster_the_invariants_hold() {
-    let wrong: Vec<_> = seeds().filter_map(|seed| Some((seed, chaos(seed).err()?))).collect();
+    let wrong: Vec<_> =
+        seeds::seeds(SEEDS).filter_map(|seed| Some((seed, chaos(seed).err()?))).collect();
     let told: Vec<_> = wrong.iter().map(|(seed, why)| format!("seed {seed}: {why}")).collect();
     assert!(told.is_empty(), "{}", told.join("\n"));
 }

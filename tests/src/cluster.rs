@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use simulator::plain_job;
 use tempfile::TempDir;
-use tidegate_model::{Bytes, GpuCount, JobSpec, Span, TaskLayout, WhileWaiting};
+use tidegate_model::{GpuCount, JobSpec, Span, TaskLayout};
 use tidegate_proto::v1;
 
 use crate::binaries::Binaries;
@@ -305,28 +306,14 @@ impl Cluster {
     /// A job that does nothing.
     #[must_use]
     pub fn job(&self, name: &str, gpus: u32) -> JobSpec {
+        let account = "default".parse().unwrap_or_else(|_| unreachable!("a valid path"));
         JobSpec {
             name: name.to_owned(),
-            account: "default".parse().unwrap_or_else(|_| unreachable!("a valid path")),
             command: vec!["/bin/true".to_owned()],
             working_dir: self.dir.display().to_string(),
-            env: Vec::new(),
-            gpus: GpuCount(gpus),
-            gpus_per_node: None,
-            layout: TaskLayout::PerNode,
-            min_runtime: Span::ZERO,
             grace: Span::seconds(10),
             max_restarts: 5,
-            checkpoint_dir: None,
-            log_cap: Bytes(1 << 20),
-            gpu_type: None,
-            max_blocks: None,
-            own_order: 0,
-            while_waiting: WhileWaiting::Free,
-            checkpoint: None,
-            after: Vec::new(),
-            notify_url: None,
-            pty: false,
+            ..plain_job(account, GpuCount(gpus))
         }
     }
 

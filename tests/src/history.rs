@@ -4,13 +4,14 @@ use scheduler_core::{
     AccountRequest, Amount, Author, Cut, Event, JobRequest, Policy, PolicyChange, Role, Sharing,
     Size,
 };
+use simulator::plain_job;
 use tidegate_coordinator::engine::{Engine, EngineError};
 use tidegate_coordinator::journal::Journal;
 use tidegate_coordinator::store;
 use tidegate_model::{
     AttemptId, Bytes, CheckpointOffer, ClusterId, Commit, DecisionSeq, Gpu, GpuCount, Idle, JobId,
     JobSpec, NodeFacts, NodeName, SaveDelivery, SaveSeen, SaveTarget, Span, SubmitKey, TaskExit,
-    TaskId, TaskLayout, TaskSeen, Timestamp, UserId, WhileWaiting,
+    TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
 };
 
 /// An engine over the journal, at the later of its newest instant and `now`; a new store has the
@@ -53,26 +54,14 @@ fn facts() -> NodeFacts {
 fn spec(gpus: u32) -> JobSpec {
     JobSpec {
         name: "j".into(),
-        account: "a/b".parse().expect("valid"),
         command: vec!["x".into(), "y".into()],
-        working_dir: "/w".into(),
         env: vec![("K".into(), "v".into())],
-        gpus: GpuCount(gpus),
         gpus_per_node: Some(GpuCount(gpus)),
         layout: TaskLayout::PerGpu,
         min_runtime: Span::hours(1),
-        grace: Span::seconds(30),
         max_restarts: 1,
         checkpoint_dir: Some("/c".into()),
-        log_cap: Bytes(1 << 20),
-        gpu_type: None,
-        max_blocks: None,
-        own_order: 0,
-        while_waiting: WhileWaiting::Free,
-        checkpoint: None,
-        after: Vec::new(),
-        notify_url: None,
-        pty: false,
+        ..plain_job("a/b".parse().expect("valid"), GpuCount(gpus))
     }
 }
 
@@ -344,4 +333,25 @@ fn waiting() -> Vec<(u64, Event)> {
         (5 * hour + 8, Event::ResumeRequested { node: node(), by: UserId(0) }),
         (5 * hour + 9, saved(again, ended(TaskExit::Exited(85)), 1, Some(3))),
     ]
+}
+
+/// A node, accounts, and so many jobs submitted and cancelled, each a record, that the third snapshot has
+/// dropped what only the first needed.
+///
+/// # Errors
+/// If a turn or a snapshot fails.
+pub fn until_the_log_is_cut<J: Journal>(engine: &mut Engine<J>) -> Result<(), EngineError> {
+    engine.turn(Timestamp(1), &[report(true, Vec::new())])?;
+    engine.turn(Timestamp(1), &accounts())?;
+    for turn in 0..155_u64 {
+        let one = |at: u64| {
+            let job = turn * 100 + at;
+            let cancel = Event::CancelRequested { job: JobId(job), by: UserId(0) };
+            [submit(job.into(), 8), cancel]
+        };
+        let events: Vec<_> = (1..=100).flat_map(one).collect();
+        engine.turn(Timestamp(2), &events)?;
+        engine.snapshot_if_due()?;
+    }
+    Ok(())
 }

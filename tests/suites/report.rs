@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cluster_tests::binaries::Binaries;
 use cluster_tests::cluster::{Cluster, Plan, Role};
-use cluster_tests::history::{self, CLUSTER, history, submit};
+use cluster_tests::history::{self, CLUSTER, history};
 use scheduler_core::{Amount, Decision, Event, ROOT, Stamp, WINDOW};
 use tempfile::TempDir;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
@@ -93,18 +93,7 @@ fn a_log_that_was_cut_begins_with_the_books_of_the_snapshot_before_it() {
     let path = dir.path().join("store.redb");
     let journal = RedbJournal::open(&path, CLUSTER).unwrap();
     let mut engine = history::start(journal, Timestamp(0)).unwrap();
-    engine.turn(Timestamp(1), &[history::report(true, vec![])]).unwrap();
-    engine.turn(Timestamp(1), &history::accounts()).unwrap();
-    for turn in 0..155_u64 {
-        let one = |at: u64| {
-            let job = turn * 100 + at;
-            let cancel = Event::CancelRequested { job: JobId(job), by: UserId(0) };
-            [submit(job.into(), 8), cancel]
-        };
-        let events: Vec<_> = (1..=100).flat_map(one).collect();
-        engine.turn(Timestamp(2), &events).unwrap();
-        engine.snapshot_if_due().unwrap();
-    }
+    history::until_the_log_is_cut(&mut engine).unwrap();
     let books = engine.core().books().clone();
     drop(engine);
     let journal = RedbJournal::read_only(&path).unwrap();

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use cluster_tests::history::{self, CLUSTER, history, report, submit};
+use prost::Message;
 use redb::backends::InMemoryBackend;
 use redb::{Database, TableDefinition};
 use scheduler_core::{Event, Policy, Stamp};
@@ -14,7 +15,8 @@ use tidegate_coordinator::engine::{Answer, Engine};
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink, codec, snapshot};
 use tidegate_coordinator::store;
-use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, Timestamp, UserId};
+use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, Timestamp};
+use tidegate_proto::journal::v1 as wire;
 
 fn start(journal: RedbJournal) -> Engine<RedbJournal> {
     history::start(journal, Timestamp(0)).unwrap()
@@ -145,20 +147,7 @@ fn a_snapshot_and_the_records_after_it_are_enough() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     let mut engine = start(RedbJournal::open(&path, CLUSTER).unwrap());
-    engine.turn(Timestamp(1), &[report(true, vec![])]).unwrap();
-    engine.turn(Timestamp(1), &history::accounts()).unwrap();
-    // Each submit and each cancel leaves a record; the third snapshot drops what only the first
-    // needed.
-    for turn in 0..155_u64 {
-        let one = |at: u64| {
-            let job = turn * 100 + at;
-            let cancel = Event::CancelRequested { job: JobId(job), by: UserId(0) };
-            [submit(job.into(), 8), cancel]
-        };
-        let events: Vec<_> = (1..=100).flat_map(one).collect();
-        engine.turn(Timestamp(2), &events).unwrap();
-        engine.snapshot_if_due().unwrap();
-    }
+    history::until_the_log_is_cut(&mut engine).unwrap();
     let books = engine.core().books().clone();
     drop(engine);
     let journal = RedbJournal::open(&path, CLUSTER).unwrap();
@@ -166,6 +155,22 @@ fn a_snapshot_and_the_records_after_it_are_enough() {
     let restored = store::restore(&journal).unwrap();
     assert_eq!(*restored.core.books(), books);
     assert!(restored.since_snapshot < 10_000, "{}", restored.since_snapshot);
+}
+
+#[test]
+fn a_snapshot_whose_accounts_are_no_tree_is_refused_by_the_account() {
+    let mut engine = start(in_memory());
+    engine.turn(Timestamp(1), &history::accounts()).unwrap();
+    let stamp = Stamp { at: Timestamp(1), seq: DecisionSeq(2) };
+    let mut damaged =
+        wire::Snapshot::decode(&*snapshot::encode(stamp, engine.core().books())).unwrap();
+    let last = damaged.accounts.last_mut().unwrap();
+    let expected = last.account;
+    assert!(expected > 1, "accounts below the root");
+    last.account = u32::MAX;
+    let told = snapshot::decode(stamp.seq, &damaged.encode_to_vec()).unwrap_err().to_string();
+    assert!(told.contains("account 4294967295 below account"), "{told}");
+    assert!(told.contains(&format!("stands where account {expected} was expected")), "{told}");
 }
 
 #[test]

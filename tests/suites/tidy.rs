@@ -111,7 +111,7 @@ fn files(ending: &str) -> Vec<PathBuf> {
     found
 }
 
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
     "agent",
     "cli",
     "coordinator",
@@ -120,6 +120,7 @@ const OURS: [&str; 10] = [
     "model",
     "proto",
     "scheduler-core",
+    "simulator",
     "systemd",
     "tests",
 ];
@@ -215,8 +216,48 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 /// Whether a quoted word names a source file by its path from the root.
 fn is_source(word: &str) -> bool {
     let has_place = word.split('/').next().is_some_and(|first| OURS.contains(&first));
-    let endings = [".rs", ".proto", ".service", ".conf"];
+    let endings = [".rs", ".proto", ".service", ".conf", ".txt"];
     has_place && !word.contains([' ', '*', '<']) && endings.iter().any(|end| word.ends_with(end))
+}
+
+#[test]
+fn every_test_that_is_said_to_hold_an_invariant_is_there() {
+    let document = text("docs/testing.md");
+    let rows = document.lines().filter(|line| line.starts_with("| ") && line.contains(".rs`"));
+    let (mut wrong, mut found) = (Vec::new(), 0);
+    for row in rows {
+        let mut file = "";
+        for word in quoted(row) {
+            if word.contains(['/', '.']) {
+                file = word;
+            } else {
+                found += 1;
+                if !file.ends_with(".rs") || !text(file).contains(&format!("fn {word}(")) {
+                    wrong.push(format!("docs/testing.md: {file} has no `{word}`"));
+                }
+            }
+        }
+    }
+    assert!(found > 10, "`file`: `test` in the rows of docs/testing.md");
+    nothing_of(&wrong);
+}
+
+#[test]
+fn every_field_scenario_has_a_row_with_its_number() {
+    let place = "tests/data/scenarios/field";
+    let document = text(&format!("{place}/README.md"));
+    let scenarios = files(".txt").into_iter().filter(|path| path.starts_with(place));
+    let names: Vec<String> =
+        scenarios.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    assert!(names.len() > 10, "scenarios in {place}");
+    let row = |name: &&String| {
+        let number = name.split('-').next().unwrap_or_default().trim_start_matches('0');
+        let ends = format!("| [{name}]({name}.txt) |");
+        let has = |line: &str| line.starts_with(&format!("| {number} |")) && line.ends_with(&ends);
+        document.lines().any(has)
+    };
+    let missing = names.iter().filter(|name| !row(name));
+    nothing_of(&missing.map(|name| format!("{place}/README.md lacks {name}")).collect::<Vec<_>>());
 }
 
 #[test]

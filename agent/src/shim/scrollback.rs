@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// What is kept: a screen of 60 lines of 240 columns is 14 KiB of text, and with a change of
 /// colour at every fourth character four times that.
-const KEPT: usize = 64 << 10;
+const MAX_KEPT: usize = 64 << 10;
 
 /// Where to look for the beginning of a line in what is left of a longer output.
 const LINE: usize = 4 << 10;
@@ -19,8 +19,8 @@ pub(super) struct Scrollback {
 
 impl Scrollback {
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        let newest = bytes.get(bytes.len().saturating_sub(KEPT)..).unwrap_or_default();
-        let over = self.kept.len().saturating_add(newest.len()).saturating_sub(KEPT);
+        let newest = bytes.get(bytes.len().saturating_sub(MAX_KEPT)..).unwrap_or_default();
+        let over = self.kept.len().saturating_add(newest.len()).saturating_sub(MAX_KEPT);
         self.kept.drain(..over);
         self.kept.extend(newest);
         self.length = self.length.saturating_add(count(bytes.len()));
@@ -80,7 +80,7 @@ mod tests {
     fn one_piece_larger_than_all_that_is_kept_leaves_its_end() {
         let mut scrollback = Scrollback::default();
         scrollback.push(&[b'a'; 10]);
-        scrollback.push(&[b'b'; KEPT + 1]);
-        assert_eq!(scrollback.since(Some(0)), (11, &[b'b'; KEPT][..]));
+        scrollback.push(&[b'b'; MAX_KEPT + 1]);
+        assert_eq!(scrollback.since(Some(0)), (11, &[b'b'; MAX_KEPT][..]));
     }
 }

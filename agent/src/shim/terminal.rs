@@ -27,21 +27,21 @@ use v1::to_terminal::Message as To;
 
 use super::pump::{CHUNKS_PER_TURN, Pump};
 use super::scrollback::Scrollback;
-use crate::frames::{Closed, Frames, PIECE};
+use crate::frames::{Closed, Frames, MAX_PIECE};
 use crate::task_dir::TaskDir;
 
 /// Until somebody has said how large the window is.
 const WINDOW: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
 
 /// Connections that have not said what they want. The agent says it at once.
-const NEWCOMERS: usize = 4;
+const MAX_NEWCOMERS: usize = 4;
 
 /// Output that who looks has not taken yet: above it the task waits. Some screens.
-const UNSENT: usize = 64 << 10;
+const MAX_UNSENT: usize = 64 << 10;
 
 /// Input that the task has not taken yet: above it no more is read. The kernel's own buffer of a
 /// terminal is as large.
-const UNREAD: usize = 4 << 10;
+const MAX_UNREAD: usize = 4 << 10;
 
 /// How long the end of the task waits for who looks to take the last of the output.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
@@ -92,7 +92,7 @@ impl Terminal {
         fds.extend(self.newcomers.iter().map(|one| PollFd::new(one.fd(), PollFlags::POLLIN)));
         if let Some(looking) = &self.looking {
             let mut wanted = PollFlags::empty();
-            wanted.set(PollFlags::POLLIN, self.input.len() < UNREAD);
+            wanted.set(PollFlags::POLLIN, self.input.len() < MAX_UNREAD);
             wanted.set(PollFlags::POLLOUT, looking.unsent() > 0);
             // Without either even its end is no news: it is noticed at the next word to it.
             if !wanted.is_empty() {
@@ -147,15 +147,15 @@ impl Terminal {
 
     /// Whether output may be taken from the task.
     fn has_room(&self) -> bool {
-        self.looking.as_ref().is_none_or(|looking| looking.unsent() < UNSENT)
+        self.looking.as_ref().is_none_or(|looking| looking.unsent() < MAX_UNSENT)
     }
 
     fn accept(&mut self) {
-        for _ in 0..NEWCOMERS {
+        for _ in 0..MAX_NEWCOMERS {
             let Ok((stream, _)) = self.listener.accept() else { return };
             let peer = getsockopt(&stream, PeerCredentials);
             let is_ours = peer.is_ok_and(|peer| peer.uid() == getuid().as_raw());
-            if is_ours && self.newcomers.len() < NEWCOMERS {
+            if is_ours && self.newcomers.len() < MAX_NEWCOMERS {
                 self.newcomers.extend(Frames::over(stream));
             }
         }
@@ -181,7 +181,7 @@ impl Terminal {
     }
 
     fn hear(&mut self) {
-        if self.input.len() >= UNREAD {
+        if self.input.len() >= MAX_UNREAD {
             return;
         }
         let Some(looking) = &mut self.looking else { return };
@@ -208,7 +208,7 @@ impl Terminal {
     fn show(&mut self, after: Option<u64>) {
         let (mut offset, bytes) = self.scrollback.since(after);
         let bytes = bytes.to_vec();
-        let pieces = bytes.chunks(PIECE).map(<[u8]>::to_vec);
+        let pieces = bytes.chunks(MAX_PIECE).map(<[u8]>::to_vec);
         let empty = bytes.is_empty().then(Vec::new);
         for bytes in pieces.chain(empty) {
             let length = u64::try_from(bytes.len()).unwrap_or(0);
@@ -251,7 +251,7 @@ impl Terminal {
         let Some(bytes) = self.pump.chunk() else { return false };
         self.scrollback.push(bytes);
         let mut offset = offset;
-        for piece in bytes.chunks(PIECE) {
+        for piece in bytes.chunks(MAX_PIECE) {
             let output = v1::TerminalOutput { offset, bytes: piece.to_vec() };
             if let Some(looking) = &mut self.looking {
                 looking.say(&v1::FromTerminal { message: Some(From::Output(output)) });

@@ -27,7 +27,7 @@ use crate::view::job::Job;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Pieces of input that may wait for the job; then no key is taken.
-const UNSENT: usize = 4;
+const MAX_UNSENT: usize = 4;
 
 pub(super) struct Session<'a> {
     api: &'a Api,
@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
                     let Ok(room) = room else { return Ok(Over::Lost("it was closed".to_owned())) };
                     room.send(v1::AttachRequest { message: unsent.pop_front() });
                 }
-                read = self.typed.recv(), if unsent.len() < UNSENT => {
+                read = self.typed.recv(), if unsent.len() < MAX_UNSENT => {
                     let Some(read) = read else { return Ok(Over::End(End::Detached)) };
                     let typed = self.keys.take(&read);
                     if !typed.bytes.is_empty() {

@@ -97,7 +97,7 @@ fn told(store: &Path, why: &JournalError) -> Told {
 
 fn write_line(out: &mut impl Write, line: &Line, as_json: bool) -> io::Result<()> {
     let Line { stamp, event, decisions, count } = line;
-    let (seq, at) = (stamp.seq.0, instant::rfc3339(stamp.at));
+    let (seq, at) = (stamp.seq.0, tidegate_model::rfc3339_ms(stamp.at));
     if as_json {
         let line = json!({
             "record": seq, "at_ms": stamp.at.0, "at": at,
@@ -120,7 +120,7 @@ fn figures(args: &Args, done: &Replayed, seconds: f64) -> String {
         done.records,
         done.decisions,
         per_second(done.records, seconds),
-        instant::rfc3339(done.last)
+        tidegate_model::rfc3339_ms(done.last)
     );
     if done.after.0 > 0 {
         let after = done.after.0;
@@ -140,7 +140,7 @@ fn figures(args: &Args, done: &Replayed, seconds: f64) -> String {
             "first difference: record {} at {}\n  then: {}\n  now:  {}\n  rules differ, or it was \
              decided on what the journal does not hold: heartbeats, reports that changed nothing",
             found.stamp.seq.0,
-            instant::rfc3339(found.stamp.at),
+            tidegate_model::rfc3339_ms(found.stamp.at),
             found.then,
             found.now
         ),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use scheduler_core::{Amount, GpuRule, Policy, Sharing, SmallLimit, Weight};
+use scheduler_core::{Amount, GpuRule, Policy, Sharing, SmallLimit, Weight, percent};
 use serde::Deserialize;
 use tidegate_model::{GpuCount, Span, UserId};
 
@@ -201,11 +201,6 @@ fn millionths(percent: &str) -> Option<u32> {
     }
     let decimals: u32 = format!("{decimals:0<4}").parse().ok()?;
     whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(decimals)
-}
-
-fn percent(millionths: u32) -> String {
-    let text = format!("{}.{:04}", millionths / 10_000, millionths % 10_000);
-    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 fn gpu_hours(key: &'static str, text: Option<&String>, default: Amount) -> Result<Amount, String> {

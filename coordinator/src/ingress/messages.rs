@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use scheduler_core::{
     Attempt, AttemptState, Committed, DryRun, Explanation, Job, JobOutcome, JobState, NodeState,
-    Outcome, ParkReason, Reason, Reservation, SaveOrder, SaveReason, Task, totals,
+    Outcome, Reason, Reservation, SaveOrder, SaveReason, Task, totals,
 };
 use tidegate_model::NodeId;
 use tidegate_proto::{amount_bytes, v1};
@@ -36,7 +36,7 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         account: view.core.books().accounts.name(job.account),
         standing: active.map_or(0, |attempt| standing_message(attempt.standing).into()),
         promised_until_ms: active.and_then(|attempt| attempt.promised_until).map(|at| at.0),
-        parked: job.parked.map(park_words).unwrap_or_default(),
+        parked: job.parked.map(|why| why.to_string()).unwrap_or_default(),
         elder_since_ms: job.elder.map(|at| at.0),
         elder_allowed: job.elder_allowed,
         reservation: job.reservation.as_ref().map(|held| reservation(view, held)),
@@ -55,18 +55,6 @@ fn spec(job: &Job) -> v1::JobSpec {
     let mut spec: v1::JobSpec = job.spec.clone().into();
     spec.notify_url = spec.notify_url.map(|url| allow::shown(&url));
     spec
-}
-
-fn park_words(why: ParkReason) -> String {
-    match why {
-        ParkReason::Asked { by } => format!("by {by}"),
-        ParkReason::NoProgress { attempts } => {
-            format!("{attempts} attempts in a row ended without a new commit")
-        }
-        ParkReason::DependencyFailed { job } => {
-            format!("{job}, which it waits for, did not end as it must")
-        }
-    }
 }
 
 fn reservation(view: &View, held: &Reservation) -> v1::ReservationView {

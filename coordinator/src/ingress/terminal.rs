@@ -25,10 +25,10 @@ use super::status;
 use crate::view::View;
 
 /// Terminals that may be open at once; each holds some messages of at most 32 KiB.
-const OPEN: usize = 1024;
+const MAX_OPEN: usize = 1024;
 
 /// Messages that wait for whoever is slower.
-const WAITING: usize = 4;
+const MAX_WAITING: usize = 4;
 
 /// An agent dials within this, and a client says what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ pub struct Terminals {
 
 impl Default for Terminals {
     fn default() -> Self {
-        Self { awaited: Mutex::default(), places: Arc::new(Semaphore::new(OPEN)) }
+        Self { awaited: Mutex::default(), places: Arc::new(Semaphore::new(MAX_OPEN)) }
     }
 }
 
@@ -105,7 +105,7 @@ impl Terminals {
         };
         let gone = || Status::not_found("nobody waits for this terminal any more");
         let awaited = awaited.ok_or_else(gone)?;
-        let (to, sent) = mpsc::channel(WAITING);
+        let (to, sent) = mpsc::channel(MAX_WAITING);
         awaited.dialled.send(Dialled { from, to }).map_err(|_gone| gone())?;
         Ok(ReceiverStream::new(sent))
     }
@@ -136,7 +136,7 @@ pub(super) async fn attach(
     let view = required(open.view, "AttachRequest.Open.view");
     let mut view = view.map_err(|error| status::malformed(&error))?;
     let place = place(&*api.view().await?, user, &open.job)?;
-    let (send, replies) = mpsc::channel(WAITING);
+    let (send, replies) = mpsc::channel(MAX_WAITING);
     match place {
         Place::Over(exit, node) => {
             // A shell without a terminal reads nothing and ends well: no answer to a person.
@@ -147,7 +147,9 @@ pub(super) async fn attach(
         Place::Open(task, node) => {
             let permit = Arc::clone(&api.links.terminals.places).try_acquire_owned();
             let permit = permit.map_err(|_full| {
-                Status::resource_exhausted(format!("{OPEN} terminals are open, the most there are"))
+                Status::resource_exhausted(format!(
+                    "{MAX_OPEN} terminals are open, the most there are"
+                ))
             })?;
             let task = task.to_string();
             view.after = view.after.filter(|_| open.task == task);

@@ -7,7 +7,7 @@ mod jobs;
 use std::sync::Arc;
 
 use prost::Message;
-use scheduler_core::{Books, Drain, Node, PolicyEdit, Stamp};
+use scheduler_core::{Accounts, Books, Drain, Node, PolicyEdit, Rate, Stamp};
 use tidegate_model::{DecisionSeq, Epoch, GpuUuid, TaskId, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, parsed, required};
@@ -64,9 +64,9 @@ fn books(snapshot: wire::Snapshot) -> Result<Books, String> {
     });
     books.last_job = snapshot.last_job;
     books.last_node = snapshot.last_node;
-    for message in snapshot.accounts {
-        books.accounts.restore(accounts::account(message).map_err(told)?);
-    }
+    let stored: Result<Vec<_>, _> = snapshot.accounts.into_iter().map(accounts::account).collect();
+    let accounts = Accounts::restored(stored.map_err(told)?, Rate::default());
+    books.accounts = accounts.map_err(|error| error.to_string())?;
     for message in snapshot.asked {
         let (key, ask) = accounts::ask(message).map_err(told)?;
         books.asked.insert(key, ask);

@@ -10,13 +10,13 @@ use super::cursor::Position;
 
 /// Notices that wait for one address: whoever is further behind learns little from each. The oldest
 /// goes, and the next that is posted says how many did.
-const WAITING_FOR_ONE: usize = 100;
+const MAX_WAITING_FOR_ONE: usize = 100;
 
 /// Notices that wait in all. The journal holds the rest until there is room.
-const WAITING: usize = 1000;
+const MAX_WAITING: usize = 1000;
 
 /// Posts under way: each holds a socket.
-const AT_ONCE: usize = 16;
+const MAX_POSTS: usize = 16;
 
 /// How a post is tried again.
 #[derive(Debug, Clone, Copy)]
@@ -98,7 +98,7 @@ impl Queue {
     /// Whether more may be read of the journal.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.targets.values().map(|target| target.waiting.len()).sum::<usize>() < WAITING
+        self.targets.values().map(|target| target.waiting.len()).sum::<usize>() < MAX_WAITING
     }
 
     /// Takes what was read, up to a record. Answers the notices that had to go.
@@ -111,7 +111,7 @@ impl Queue {
             }
             let target = self.targets.entry(url).or_default();
             target.waiting.push_back(notice);
-            if target.waiting.len() > WAITING_FOR_ONE {
+            if target.waiting.len() > MAX_WAITING_FOR_ONE {
                 // The first may be under way.
                 let oldest = usize::from(target.under_way);
                 target.missed = target.missed.saturating_add(1);
@@ -138,7 +138,7 @@ impl Queue {
                 target.missed = target.missed.saturating_add(1);
                 old.push(notice);
             }
-            let Some(notice) = target.waiting.front().filter(|_| under_way < AT_ONCE) else {
+            let Some(notice) = target.waiting.front().filter(|_| under_way < MAX_POSTS) else {
                 continue;
             };
             (target.under_way, under_way) = (true, under_way.saturating_add(1));
@@ -178,7 +178,7 @@ impl Queue {
     pub fn next_due(&self) -> Option<Timestamp> {
         let (busy, idle): (Vec<_>, Vec<_>) =
             self.targets.values().partition(|target| target.under_way);
-        if busy.len() >= AT_ONCE {
+        if busy.len() >= MAX_POSTS {
             return None;
         }
         idle.into_iter()
@@ -200,7 +200,7 @@ impl Queue {
     fn tidy(&mut self) {
         self.targets.retain(|_, target| !target.waiting.is_empty() || target.missed > 0);
         // Whoever missed some and gets none any more is not remembered for ever.
-        while self.targets.len() > WAITING {
+        while self.targets.len() > MAX_WAITING {
             let idle = self.targets.iter().find(|(_, target)| target.waiting.is_empty());
             let Some(idle) = idle.map(|(url, _)| url.clone()) else { break };
             self.targets.remove(&idle);

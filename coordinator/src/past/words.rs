@@ -1,9 +1,9 @@
 //! Decisions about one job in sentences, with the rule and its numbers.
 
-use scheduler_core::{Books, Decision, Outcome, ParkReason, SaveReason};
+use scheduler_core::{Books, Decision, Outcome, SaveReason};
 use tidegate_model::{JobId, NodeId};
 
-use crate::replay::instant::rfc3339;
+use tidegate_model::rfc3339_ms;
 
 /// What was decided, if it is about the job and says where it is. `books` hold it already.
 pub(crate) fn about(books: &Books, job: JobId, decision: &Decision) -> Option<String> {
@@ -54,8 +54,8 @@ fn of_attempt(books: &Books, decision: &Decision) -> Option<String> {
         }
         Decision::AttemptRunning(_) => format!("{id}: all its tasks ran"),
         Decision::StandingChanged { at, to, promised_until, .. } => {
-            let until = promised_until.map(|until| format!(" until {}", rfc3339(until)));
-            format!("{id} stood {to}{} from {}", until.unwrap_or_default(), rfc3339(*at))
+            let until = promised_until.map(|until| format!(" until {}", rfc3339_ms(until)));
+            format!("{id} stood {to}{} from {}", until.unwrap_or_default(), rfc3339_ms(*at))
         }
         Decision::SaveOrdered { why, .. } => {
             format!("{id} was asked to save and leave: {}", save_reason(books, *why))
@@ -82,42 +82,30 @@ fn of_job(decision: &Decision) -> Option<(JobId, String)> {
         Decision::JobCancelled { job, by } => (*job, format!("cancelled by {by}")),
         Decision::JobRequeued { job, not_before, own_failure, .. } => {
             let why = if *own_failure { "after a failure of its own" } else { "in its place" };
-            (*job, format!("in the queue again {why}, not before {}", rfc3339(*not_before)))
+            (*job, format!("in the queue again {why}, not before {}", rfc3339_ms(*not_before)))
         }
         Decision::JobEnded { job, outcome } => {
             (*job, format!("over: {}", format!("{outcome:?}").to_lowercase()))
         }
-        Decision::JobParked { job, why } => (*job, format!("parked: {}", parked(*why))),
+        Decision::JobParked { job, why } => (*job, format!("parked: {why}")),
         Decision::JobUnparked { job, by } => (*job, format!("released by {by}")),
         Decision::ElderNamed { job, at } => {
-            (*job, format!("elder of its account from {}", rfc3339(*at)))
+            (*job, format!("elder of its account from {}", rfc3339_ms(*at)))
         }
         Decision::ElderAllowed { job, by } => (*job, format!("{by} let it become an elder")),
         Decision::ReservationMade { job, nodes, at, pledge } => {
-            let (nodes, at) = (nodes.len(), rfc3339(*at));
+            let (nodes, at) = (nodes.len(), rfc3339_ms(*at));
             let pledge = format!("{pledge} GPU-hours set aside");
             (*job, format!("a firm reservation of {nodes} nodes from {at} on, {pledge}"))
         }
         Decision::ReservationMoved { job, at, cause, .. } => {
-            (*job, format!("its reservation moved to {}: {cause}", rfc3339(*at)))
+            (*job, format!("its reservation moved to {}: {cause}", rfc3339_ms(*at)))
         }
         Decision::ReservationDropped { job, by } => {
             (*job, format!("its reservation was dropped by {by}"))
         }
         _ => return None,
     })
-}
-
-fn parked(why: ParkReason) -> String {
-    match why {
-        ParkReason::Asked { by } => format!("by {by}"),
-        ParkReason::NoProgress { attempts } => {
-            format!("{attempts} attempts in a row ended without a new commit")
-        }
-        ParkReason::DependencyFailed { job } => {
-            format!("{job}, which it waits for, did not end as it must")
-        }
-    }
 }
 
 fn node_name(books: &Books, id: NodeId) -> String {

@@ -189,6 +189,20 @@ pub enum ParkReason {
     },
 }
 
+impl fmt::Display for ParkReason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked { by } => write!(out, "by {by}"),
+            Self::NoProgress { attempts } => {
+                write!(out, "{attempts} attempts in a row ended without a new commit")
+            }
+            Self::DependencyFailed { job } => {
+                write!(out, "{job}, which it waits for, did not end as it must")
+            }
+        }
+    }
+}
+
 /// Why a gang was told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {

@@ -1,19 +1,12 @@
 //! A cluster with a tree of budgets, for all that is watched here.
 
-use std::ops::Range;
-
 use scheduler_core::{AccountRequest, Cut, Event, Policy, Size};
 use simulator::{NodeForm, Observer, World, job_spec};
 use tidegate_model::{GpuCount, JobSpec, Span, UserId};
 
-pub(crate) const ROOT: UserId = UserId(0);
+pub(crate) use crate::seeds::seeds;
 
-/// The seeds that `CHAOS_SEEDS=from..to` names, else these.
-pub(crate) fn seeds(usual: Range<u64>) -> Range<u64> {
-    let given = std::env::var("CHAOS_SEEDS").ok();
-    let range = given.as_deref().and_then(|text| text.split_once(".."));
-    range.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?)).unwrap_or(usual)
-}
+pub(crate) const ROOT: UserId = UserId(0);
 
 /// Nodes of these sizes, alike but for that.
 pub(crate) fn nodes(sizes: &[u32]) -> Vec<NodeForm> {

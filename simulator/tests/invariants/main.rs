@@ -12,4 +12,5 @@ mod cycles;
 mod elders;
 mod lab;
 mod ledger;
+mod seeds;
 mod shares;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scheduler_core::{Books, Core, Event, Observation, Pledge, SaveReason};
+use scheduler_core::{Account, Accounts, Books, Core, Event, Observation, Pledge, SaveReason};
 use tidegate_coordinator::engine::{Answer, Engine};
 use tidegate_coordinator::ingress::link::reported;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
@@ -379,18 +379,19 @@ impl World {
 
 /// The planted bug: what displaced attempts were promised is promised for ever.
 fn with_pledges_kept(books: &Books) -> Books {
-    let mut wrong = books.clone();
+    let mut accounts: Vec<Account> = books.accounts.all().cloned().collect();
     for job in books.jobs.values() {
         for attempt in &job.attempts {
             let displaced =
                 attempt.save.is_some_and(|save| matches!(save.why, SaveReason::Displaced { .. }));
-            let account = wrong.accounts.get(job.account).cloned();
-            if let (true, Some(mut account)) = (displaced, account) {
+            let account = accounts.iter_mut().find(|account| account.id == job.account);
+            if let (true, Some(account)) = (displaced, account) {
                 let kept = attempt.rate().over(job.spec.min_runtime);
                 account.pledge = account.pledge + Pledge::lump(kept);
-                wrong.accounts.restore(account);
             }
         }
     }
+    let mut wrong = books.clone();
+    wrong.accounts = Accounts::restored(accounts, books.accounts.installed()).unwrap_or_default();
     wrong
 }

@@ -4,8 +4,9 @@
 use scheduler_core::{
     AccountRequest, Amount, Cut, Event, JobRequest, JobState, Policy, Role, Sharing, Size, WINDOW,
 };
+use simulator::plain_job;
 use tidegate_model::{
-    AccountPath, Bytes, CheckpointOffer, Dependency, GpuCount, JobId, JobSpec, SaveTarget, Span,
+    AccountPath, CheckpointOffer, Dependency, GpuCount, JobId, JobSpec, SaveTarget, Span,
     SubmitKey, TaskLayout, UserId, WhileWaiting,
 };
 
@@ -223,21 +224,11 @@ impl World {
         let is_gang = self.rng.u8(..) < 90;
         let account = self.rng.choice(LEAVES).map_or("default", |(account, _)| account);
         JobSpec {
-            name: "simulated".to_owned(),
-            account: path(account),
-            command: vec!["train".to_owned()],
-            working_dir: "/work".to_owned(),
-            env: Vec::new(),
-            gpus: GpuCount(if is_gang { gang } else { small }),
             gpus_per_node: is_gang.then_some(GpuCount(size)),
             layout: if self.rng.bool() { TaskLayout::PerNode } else { TaskLayout::PerGpu },
             min_runtime: self.min_runtime(),
             grace: GRACE,
             max_restarts: self.rng.u32(0..6),
-            checkpoint_dir: None,
-            log_cap: Bytes(1 << 20),
-            gpu_type: None,
-            max_blocks: None,
             own_order: self.rng.i32(-1..=1),
             while_waiting: match self.rng.u8(..) {
                 0..=60 => WhileWaiting::Wait,
@@ -245,8 +236,7 @@ impl World {
             },
             checkpoint: self.offer(),
             after: self.dependencies(),
-            notify_url: None,
-            pty: false,
+            ..plain_job(path(account), GpuCount(if is_gang { gang } else { small }))
         }
     }
 

@@ -10,7 +10,7 @@ use crate::engine::Answer;
 use crate::ingress::{messages, requests, status};
 
 /// Most accounts in one page.
-const PAGE: usize = 1000;
+const MAX_PAGE: usize = 1000;
 
 impl Api {
     pub(super) async fn accounts_page(
@@ -33,8 +33,8 @@ impl Api {
             let place = place.ok_or_else(|| missing(&ask.after))?;
             reply.accounts.drain(..=place);
         }
-        let asked = usize::try_from(ask.limit).unwrap_or(PAGE);
-        let limit = if asked == 0 { PAGE } else { asked.min(PAGE) };
+        let asked = usize::try_from(ask.limit).unwrap_or(MAX_PAGE);
+        let limit = if asked == 0 { MAX_PAGE } else { asked.min(MAX_PAGE) };
         let (all, mut bytes) = (reply.accounts.len(), 0_usize);
         let mut count = 0_usize;
         for account in reply.accounts.iter().take(limit) {

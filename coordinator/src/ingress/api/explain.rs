@@ -11,11 +11,11 @@ use super::{Api, find, job_id};
 use crate::ingress::messages;
 use crate::journal::redb_store::Reader;
 use crate::past::{self, PastError};
-use crate::replay::instant::rfc3339;
+use tidegate_model::rfc3339_ms;
 
 /// Looks into the past at a time: each holds a copy of the books, reads all that is kept of the log
 /// and keeps what is cut of it meanwhile.
-const AT_A_TIME: usize = 1;
+const MAX_ASKERS: usize = 1;
 
 /// The store, for what was.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ impl Past {
     /// Of the store that `reader` reads.
     #[must_use]
     pub fn new(reader: Reader) -> Self {
-        Self { reader, places: Arc::new(Semaphore::new(AT_A_TIME)) }
+        Self { reader, places: Arc::new(Semaphore::new(MAX_ASKERS)) }
     }
 
     /// A place among those who read, given back when it is dropped.
@@ -68,7 +68,7 @@ impl Api {
     async fn explained_at(&self, id: JobId, at: Timestamp) -> Result<v1::ExplainReply, Status> {
         let now = self.engine.now();
         if at > now {
-            let (at, now) = (rfc3339(at), rfc3339(now));
+            let (at, now) = (rfc3339_ms(at), rfc3339_ms(now));
             let words = format!("{at} is to come; an instant up to now, {now}, is accepted");
             return Err(Status::out_of_range(words));
         }
@@ -98,7 +98,7 @@ fn explained_by(
         PastError::Journal(_) => Status::internal(error.to_string()),
     })?;
     let Some(explained) = past.core.explain(at, id) else {
-        let when = rfc3339(at);
+        let when = rfc3339_ms(at);
         let words = if id.0 > past.core.books().last_job {
             format!("{id} was not submitted yet at {when}")
         } else {

@@ -15,10 +15,10 @@ use crate::notices::allow::AllowList;
 use crate::notices::{Page, read};
 
 /// Longest wait for a notice: shorter than what a client waits for any answer.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// Askers that read the journal at a time; the others wait for their turn.
-const AT_A_TIME: usize = 4;
+const MAX_ASKERS: usize = 4;
 
 /// Records come many at a time: one look at the journal for all.
 const GATHERED: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ impl Notices {
     /// Of the store that `reader` reads; jobs may name what `allow` allows.
     #[must_use]
     pub fn new(reader: Reader, allow: AllowList) -> Self {
-        Self { reader, allow, places: Arc::new(Semaphore::new(AT_A_TIME)) }
+        Self { reader, allow, places: Arc::new(Semaphore::new(MAX_ASKERS)) }
     }
 
     /// Whether the job's notices may go where it says.
@@ -77,7 +77,7 @@ impl Api {
         if ask.after_record.is_none() {
             return Ok(reply);
         }
-        let wait = Duration::from_millis(ask.wait_ms.into()).min(LONGEST_WAIT);
+        let wait = Duration::from_millis(ask.wait_ms.into()).min(MAX_WAIT);
         let until = Instant::now().checked_add(wait).unwrap_or_else(Instant::now);
         loop {
             let after = DecisionSeq(reply.up_to_record);
