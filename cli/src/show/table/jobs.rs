@@ -173,8 +173,11 @@ fn reserved(held: &Reservation, now: Timestamp) -> String {
     let nodes = held.nodes.iter().map(|one| format!("{} on {}", one.gpus, one.node));
     let nodes = nodes.collect::<Vec<_>>().join(", ");
     let at = relative(held.at_ms, now);
+    let latest = held.latest_ms.filter(|latest| *latest != held.at_ms);
+    let latest = latest.map(|at| format!(" and empty at the latest {}", relative(at, now)));
+    let latest = latest.unwrap_or_default();
     format!(
-        "{nodes}; from {at}, made {}, {} GPU-h pledged",
+        "{nodes}; its own from {at}{latest}, made {}, {} GPU-h pledged",
         ago(held.made_ms, now),
         held.pledge_gpu_us
     )

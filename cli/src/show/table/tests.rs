@@ -182,6 +182,7 @@ fn busy() -> v1::JobView {
         reservation: Some(v1::ReservationView {
             made_ms: ago_ms(600),
             at_ms: NOW.0 + 7_800_000,
+            latest_ms: Some(NOW.0 + 8_160_000),
             nodes: vec![v1::ReservedNode { node: "gpu-01".into(), gpus: 4 }],
             pledge: tidegate_proto::amount_bytes(8 * 3_600_000_000),
         }),
@@ -228,7 +229,7 @@ submitted     2h ago
 standing      Protected until +1h20m
 parked        by user 1000
 waits for     job-3
-reservation   4 on gpu-01; from in 2h10m, made 10m ago, 8.0 GPU-h pledged
+reservation   4 on gpu-01; its own from in 2h10m and empty at the latest in 2h16m, made 10m ago, 8.0 GPU-h pledged
 elder         for 2h
 saved         step 1200, 3m ago, 68.0MiB, by job-7.1 in /ckpt/1200
 saving        decision-41, asked 2m ago, admitted 1m ago: job-9 has its GPUs
