@@ -21,8 +21,8 @@ pub use ids::{
     TaskId, UserId,
 };
 pub use job::{
-    Dependency, JobSpec, LOG_CAP_RANGE, MAX_BLOCKS, MAX_DEPENDENCIES, MAX_GRACE, MAX_MIN_RUNTIME,
-    MAX_RESTARTS, MAX_SPEC_BYTES, SpecError, TaskLayout, WhileWaiting,
+    ArrayPlace, Dependency, JobSpec, LOG_CAP_RANGE, MAX_BLOCKS, MAX_DEPENDENCIES, MAX_GRACE,
+    MAX_MIN_RUNTIME, MAX_RESTARTS, MAX_SPEC_BYTES, SpecError, TaskLayout, WhileWaiting,
 };
 pub use names::{AccountPath, GpuType, GpuUuid, NameError, NodeName, StorageName};
 pub use order::{Launch, Order, Stop};

@@ -64,6 +64,8 @@ pub(crate) struct Index {
     pub(crate) saving: BTreeSet<(DecisionSeq, AttemptId)>,
     /// Firm reservations, the oldest first.
     pub(crate) reservations: BTreeSet<(u64, JobId)>,
+    /// Jobs of arrays that run only so many at a time, which hold one of these places.
+    pub(crate) arrays: BTreeMap<(UserId, SubmitKey), u32>,
     /// GPUs in the hands of protected attempts, by attempt.
     pub(crate) protected_gpus: u64,
 }
@@ -226,6 +228,12 @@ impl Job {
         pending && self.parked.is_none() && self.waits_for.is_empty() && self.cancelled_by.is_none()
     }
 
+    /// Of which array it holds one of the places: while it runs, and while nodes are promised to it.
+    fn array_place(&self) -> Option<(UserId, SubmitKey)> {
+        let holds = matches!(self.state, JobState::Active { .. }) || self.reservation.is_some();
+        self.spec.array.filter(|_| holds).map(|array| (self.user, array.key))
+    }
+
     /// Its attempt, if it runs free while the job waits for protected time.
     pub(crate) fn waiting_run(&self) -> Option<&Attempt> {
         let attempt = self.active_attempt()?;
@@ -285,6 +293,9 @@ impl Index {
             JobState::Ended { at, .. } => {
                 self.ended.insert((at, job.id));
             }
+        }
+        if let Some(array) = job.array_place() {
+            one_more(&mut self.arrays, array);
         }
         self.dependents.extend(job.waits_for.iter().map(|other| (*other, job.id)));
         self.enter_waiting(job, sharing);
@@ -352,6 +363,9 @@ impl Index {
             JobState::Ended { at, .. } => {
                 self.ended.remove(&(at, job.id));
             }
+        }
+        if let Some(array) = job.array_place() {
+            one_less(&mut self.arrays, array);
         }
         for other in &job.waits_for {
             self.dependents.remove(&(*other, job.id));

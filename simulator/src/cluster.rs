@@ -73,5 +73,7 @@ pub fn job_spec(account: AccountPath, gpus: GpuCount) -> Result<JobSpec, String>
         after: Vec::new(),
         notify_url: None,
         pty: false,
+        whole_cluster: false,
+        array: None,
     })
 }

@@ -327,6 +327,8 @@ impl Cluster {
             after: Vec::new(),
             notify_url: None,
             pty: false,
+            whole_cluster: false,
+            array: None,
         }
     }
 

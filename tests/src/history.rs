@@ -73,6 +73,8 @@ fn spec(gpus: u32) -> JobSpec {
         after: Vec::new(),
         notify_url: None,
         pty: false,
+        whole_cluster: false,
+        array: None,
     }
 }
 

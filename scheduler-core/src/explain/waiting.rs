@@ -27,8 +27,8 @@ pub(super) fn waiting(
     job: &Job,
 ) -> Explanation {
     let pass = Pass::new(books, seen, now);
-    let firm = reserved(&pass, job);
-    if let Some(explanation) = firm.or_else(|| too_few_nodes(&pass, job)) {
+    let first = reserved(&pass, job).or_else(|| array(books, job));
+    if let Some(explanation) = first.or_else(|| too_few_nodes(&pass, job)) {
         return explanation;
     }
     let bids = pass.options(job);
@@ -71,6 +71,14 @@ fn reserved(pass: &Pass<'_>, job: &Job) -> Option<Explanation> {
     );
     let numbers = [("at_ms", at.0), ("from_ms", held.at.0), ("firm", 1)];
     Some(said(Reason::AwaitingReservation, line, numbers))
+}
+
+/// It waits for others of its own array, whatever the cluster has.
+fn array(books: &Books, job: &Job) -> Option<Explanation> {
+    let (held, at_a_time) = (books.array_full(job)?, job.spec.array?.at_a_time);
+    let line = format!("its array runs {at_a_time} at a time, and {held} of it have their turn");
+    let numbers = [("at_a_time", at_a_time.into()), ("array_active", held.into())];
+    Some(said(Reason::AwaitingTurn, line, numbers))
 }
 
 fn too_few_nodes<'books>(pass: &Pass<'books>, job: &'books Job) -> Option<Explanation> {
@@ -266,7 +274,7 @@ pub(super) fn saving(books: &Books, attempt: &Attempt) -> String {
     let why = match save.why {
         SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {grounds}"),
         SaveReason::Drained { node } => {
-            let name = books.nodes.get(&node).map(|node| node.name.to_string());
+            let name = books.node_name(node).map(ToString::to_string);
             format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))
         }
     };

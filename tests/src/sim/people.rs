@@ -247,6 +247,8 @@ impl World {
             after: self.dependencies(),
             notify_url: None,
             pty: false,
+            whole_cluster: false,
+            array: None,
         }
     }
 
@@ -291,6 +293,7 @@ pub(super) fn gives_up(refusal: &scheduler_core::Refusal) -> bool {
         | Refusal::NoSuchNode(_)
         | Refusal::NotYours(_)
         | Refusal::AdminOnly
+        | Refusal::WholeCluster
         | Refusal::KeyReused { .. }
         | Refusal::Unsatisfiable { .. }
         | Refusal::NoSuchAccount { .. }

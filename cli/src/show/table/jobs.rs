@@ -112,6 +112,13 @@ fn asked(spec: &Spec) -> Vec<(&'static str, String)> {
     if spec.order != 0 {
         facts.push(("order", spec.order.to_string()));
     }
+    if spec.whole_cluster {
+        facts.push(("may hold", "all GPUs of its kind".to_owned()));
+    }
+    if let Some(array) = &spec.array {
+        facts
+            .push(("array", format!("{} at a time, under the key {}", array.at_a_time, array.key)));
+    }
     if !spec.after.is_empty() {
         facts.push(("after", spec.after.iter().map(after).collect::<Vec<_>>().join(", ")));
     }

@@ -167,6 +167,8 @@ fn busy() -> v1::JobView {
     asked.own_order = -1;
     asked.while_waiting = v1::WhileWaiting::Wait.into();
     asked.after = vec![v1::Dependency { job: "job-3".into(), success: true }];
+    asked.whole_cluster = true;
+    asked.array = Some(v1::ArrayPlace { key: "01JQ".into(), at_a_time: 10 });
     asked.checkpoint = Some(v1::CheckpointOffer {
         signal: Some("USR1".into()),
         target: v1::SaveTarget::Ranks.into(),
@@ -219,6 +221,8 @@ tasks         per-node
 min runtime   2h
 until funded  waits
 order         -1
+may hold      all GPUs of its kind
+array         10 at a time, under the key 01JQ
 after         job-3 is done
 grace         30s
 saves         asked by USR1 to ranks, 1.0TiB to shared within 10m
