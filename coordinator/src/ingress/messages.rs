@@ -226,9 +226,9 @@ fn task_state(task: &Task) -> String {
 }
 
 fn node_name(view: &View, id: NodeId) -> String {
-    let node = view.core.books().nodes.get(&id);
+    let name = view.core.books().node_name(id);
     // Its number would look like a name.
-    node.map_or_else(|| "a node since removed".to_owned(), |node| node.name.to_string())
+    name.map_or_else(|| "a node since removed".to_owned(), ToString::to_string)
 }
 
 pub(super) fn status(view: &View) -> v1::StatusReply {

@@ -121,6 +121,6 @@ fn parked(why: ParkReason) -> String {
 }
 
 fn node_name(books: &Books, id: NodeId) -> String {
-    let node = books.nodes.get(&id);
-    node.map_or_else(|| "a node since removed".to_owned(), |node| node.name.to_string())
+    let name = books.node_name(id);
+    name.map_or_else(|| "a node since removed".to_owned(), ToString::to_string)
 }
