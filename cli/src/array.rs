@@ -1,12 +1,11 @@
 //! Arrays: one job for each number of a range, all of one spec.
 //!
-//! The coordinator knows no arrays. "At most ten at a time" is said with what it knows: each job
-//! waits for the end of the job ten places before it. All keys come of one, so that an array that
-//! is handed over again makes no second jobs.
+//! "At most ten at a time" is said to the coordinator in each of them, with the key of the array. All
+//! keys come of one, so that an array that is handed over again makes no second jobs.
 
 use std::str::FromStr;
 
-use tidegate_model::{Dependency, JobId, JobSpec, SubmitKey};
+use tidegate_model::{ArrayPlace, JobSpec, SubmitKey};
 
 use crate::exit::Failure;
 
@@ -26,7 +25,7 @@ pub(crate) struct ArrayRange {
     first: u32,
     last: u32,
     /// So many at a time.
-    at_a_time: Option<usize>,
+    at_a_time: Option<u32>,
 }
 
 impl FromStr for ArrayRange {
@@ -73,7 +72,7 @@ impl ArrayRange {
         self.last.saturating_sub(self.first).saturating_add(1)
     }
 
-    /// The job of one number. `before` are those of the numbers before it, in their order.
+    /// The job of one number. `base` is the key of the array.
     ///
     /// # Errors
     /// If the spec sets what an array sets, or is over a limit with what is added.
@@ -81,7 +80,7 @@ impl ArrayRange {
         self,
         spec: &JobSpec,
         index: u32,
-        before: &[JobId],
+        base: SubmitKey,
     ) -> Result<JobSpec, Failure> {
         let mut spec = spec.clone();
         if let Some((name, _)) = spec.env.iter().find(|(name, _)| is_ours(name)) {
@@ -94,9 +93,7 @@ impl ArrayRange {
         spec.env.sort();
         // Jobs that save into one directory would destroy each other's checkpoints.
         spec.checkpoint_dir = spec.checkpoint_dir.map(|dir| format!("{dir}/{index}"));
-        let back = self.at_a_time.and_then(|places| before.len().checked_sub(places));
-        let earlier = back.and_then(|place| before.get(place));
-        spec.after.extend(earlier.map(|job| Dependency { job: *job, success: false }));
+        spec.array = self.at_a_time.map(|at_a_time| ArrayPlace { key: base, at_a_time });
         spec.checked().map_err(|error| Failure::refused(error.to_string()))
     }
 }
@@ -144,14 +141,11 @@ mod tests {
         jobfile::parse(&format!("command = [\"eval\"]\n{lines}"), dirs).unwrap()
     }
 
-    fn ids(numbers: std::ops::Range<u64>) -> Vec<JobId> {
-        numbers.map(|number| format!("job-{number}").parse().unwrap()).collect()
-    }
-
     #[test]
     fn a_job_of_an_array_has_its_number_a_name_and_a_directory_of_its_own() {
         let range: ArrayRange = "5-9".parse().unwrap();
-        let job = range.job(&spec("checkpoint_dir = \"ckpt\"\nenv = { B = \"b\" }"), 7, &[]);
+        let job =
+            range.job(&spec("checkpoint_dir = \"ckpt\"\nenv = { B = \"b\" }"), 7, SubmitKey(1));
         let job = job.unwrap();
         assert_eq!(job.name, "eval[7]");
         assert_eq!(job.checkpoint_dir.as_deref(), Some("/data/ckpt/7"));
@@ -161,21 +155,19 @@ mod tests {
     }
 
     #[test]
-    fn at_most_so_many_run_because_each_waits_for_the_end_of_one_before_it() {
-        let range: ArrayRange = "0-9%3".parse().unwrap();
-        let after = |before: &[JobId]| {
-            let job = range.job(&spec("after = [\"job-1\"]"), 0, before).unwrap();
-            job.after.iter().map(|one| one.job.to_string()).collect::<Vec<_>>()
+    fn a_job_says_of_which_array_it_is_only_if_that_runs_so_many_at_a_time() {
+        let array = |text: &str| {
+            let range: ArrayRange = text.parse().unwrap();
+            range.job(&spec(""), 0, SubmitKey(1)).unwrap().array
         };
-        assert_eq!(after(&ids(20..22)), ["job-1"]);
-        assert_eq!(after(&ids(20..23)), ["job-1", "job-20"]);
-        assert_eq!(after(&ids(20..29)), ["job-1", "job-26"]);
+        assert_eq!(array("0-9%3"), Some(ArrayPlace { key: SubmitKey(1), at_a_time: 3 }));
+        assert_eq!(array("0-9"), None);
     }
 
     #[test]
     fn a_spec_that_sets_what_an_array_sets_is_refused() {
         let range: ArrayRange = "0-1".parse().unwrap();
-        let told = range.job(&spec("env = { ARRAY_INDEX = \"1\" }"), 0, &[]).unwrap_err();
+        let told = range.job(&spec("env = { ARRAY_INDEX = \"1\" }"), 0, SubmitKey(1)).unwrap_err();
         assert_eq!(told.to_string(), "env: ARRAY_INDEX is set by --array; choose another name");
     }
 

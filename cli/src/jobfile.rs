@@ -46,6 +46,7 @@ grace = "30s"
 max_restarts = 3
 checkpoint_dir = "checkpoints"
 log_cap = "64MiB"
+whole_cluster = false
 notify_url = "https://hooks.example.com/T0/B1/secret"
 
 [checkpoint]
@@ -60,7 +61,7 @@ SEED = "7"
 /// Key, what is accepted, default.
 type Key = (&'static str, &'static str, &'static str);
 
-const KEYS: [Key; 20] = [
+const KEYS: [Key; 21] = [
     ("name", "a string", "the program's file name"),
     ("account", "a string such as \"olmo/pretrain\"", "\"default\""),
     ("command", "an array of strings such as [\"python\", \"train.py\"]", "none: must be given"),
@@ -80,6 +81,7 @@ const KEYS: [Key; 20] = [
     ("max_restarts", "a whole number from 0 to 1000", "3"),
     ("checkpoint_dir", "a string with a directory", "one made below working_dir"),
     ("log_cap", "a size such as \"64MiB\"", "\"64MiB\""),
+    ("whole_cluster", "true or false, true for admins only", "false"),
     ("notify_url", "a string with a web address that your cluster allows", "nobody is told"),
 ];
 
@@ -162,6 +164,9 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         notify_url: keys.text("notify_url")?.map(str::to_owned),
         // A file describes a job that nobody sits at.
         pty: false,
+        whole_cluster: keys.flag("whole_cluster")?.unwrap_or(false),
+        // The command line makes arrays of it.
+        array: None,
     };
     Ok(spec.checked()?)
 }

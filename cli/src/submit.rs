@@ -60,9 +60,9 @@ pub(crate) async fn submit(api: &Api, args: SubmitArgs, as_json: bool) -> Result
 /// # Errors
 /// As [`submit`].
 pub(crate) async fn run(api: &Api, args: RunArgs, as_json: bool) -> Result<(), Failure> {
-    let HandOver { key, array, dry_run } = args.hand_over;
+    let HandOver { key, array, whole_cluster, dry_run } = args.hand_over;
     let spec = spec(args)?;
-    hand_over(api, spec, &HandOver { key, array, dry_run }, as_json).await
+    hand_over(api, spec, &HandOver { key, array, whole_cluster, dry_run }, as_json).await
 }
 
 /// Submits a command that the caller stays with.
@@ -76,7 +76,13 @@ pub(crate) async fn run_one(api: &Api, args: RunArgs) -> Result<JobId, Failure> 
     Ok(submitted.job)
 }
 
-async fn hand_over(api: &Api, spec: JobSpec, how: &HandOver, as_json: bool) -> Result<(), Failure> {
+async fn hand_over(
+    api: &Api,
+    mut spec: JobSpec,
+    how: &HandOver,
+    as_json: bool,
+) -> Result<(), Failure> {
+    spec.whole_cluster |= how.whole_cluster;
     if how.dry_run {
         return dry_run::dry_run(api, spec, as_json).await;
     }
@@ -89,7 +95,7 @@ async fn hand_over(api: &Api, spec: JobSpec, how: &HandOver, as_json: bool) -> R
     if as_json { json(&submitted) } else { say(&submitted.job.to_string()) }
 }
 
-/// One after the other, for each may wait for an earlier one. Ids are told as they come.
+/// One after the other. Ids are told as they come.
 async fn hand_over_array(
     api: &Api,
     spec: &JobSpec,
@@ -105,7 +111,7 @@ async fn hand_over_array(
     }
     let (mut jobs, mut ids, mut repeated) = (Vec::new(), Vec::new(), 0_u64);
     for (place, index) in range.indexes().enumerate() {
-        let job = range.job(spec, index, &ids)?;
+        let job = range.job(spec, index, base)?;
         let submitted = ask(api, job, key_at(base, place), base).await;
         let submitted = submitted.map_err(|failure| in_part(failure, ids.len(), base))?;
         if ids.is_empty() {
@@ -273,6 +279,8 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
         after: after(args.after, false).chain(after(args.after_success, true)).collect(),
         notify_url: args.notify_url,
         pty: args.pty,
+        whole_cluster: args.hand_over.whole_cluster,
+        array: None,
     };
     spec.checked().map_err(|error| refused(error.into()))
 }

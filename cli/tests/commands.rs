@@ -102,7 +102,7 @@ fn a_job_file_with_an_unknown_key_is_refused_before_anybody_is_asked() {
     let expected = "error: train.toml: unknown key \"gpu\" (did you mean \"gpus\"?); the keys are \
                     name, account, command, working_dir, checkpoint, env, gpus, gpus_per_node, \
                     gpu_type, max_blocks, tasks, min_runtime, while_waiting, order, after, grace, \
-                    max_restarts, checkpoint_dir, log_cap, notify_url\n";
+                    max_restarts, checkpoint_dir, log_cap, whole_cluster, notify_url\n";
     assert_eq!(ran, told(2, "", expected));
     assert!(coordinator.script().submits.is_empty());
 }
@@ -157,7 +157,8 @@ fn job_document() -> serde_json::Value {
         "cancel_requested": false, "reason": "max restarts used",
         "standing": null, "promised_until_ms": null, "parked": null, "elder_since_ms": null,
         "elder_allowed": false, "reservation": null, "commit": null, "waits_for": [],
-        "waits_since_ms": 0, "stalled": 0, "idle_since_ms": null, "pty": false, "attempts": [attempt],
+        "waits_since_ms": 0, "stalled": 0, "idle_since_ms": null, "pty": false, "whole_cluster": false,
+        "array": null, "attempts": [attempt],
     });
     let document = asked.as_object_mut().unwrap();
     document.extend(became.as_object().unwrap().clone());

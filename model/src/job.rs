@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::checkpoint::CheckpointOffer;
-use crate::ids::JobId;
+use crate::ids::{JobId, SubmitKey};
 use crate::names::{AccountPath, GpuType};
 use crate::time::Span;
 use crate::units::{Bytes, GpuCount};
@@ -82,6 +82,19 @@ pub struct JobSpec {
     pub notify_url: Option<String>,
     /// It has a terminal, which its owner may attach to. Then it is one task.
     pub pty: bool,
+    /// It may hold more of the GPUs of its kind than one gang may: by an admin's leave.
+    pub whole_cluster: bool,
+    /// The array it is one of, if only so many of that run at a time.
+    pub array: Option<ArrayPlace>,
+}
+
+/// Jobs of one user that were submitted together, of which only so many run at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ArrayPlace {
+    /// Which array: the key that its client made for all of it.
+    pub key: SubmitKey,
+    /// So many at a time; at least one.
+    pub at_a_time: u32,
 }
 
 /// What a job with a min runtime does while its account cannot fund it.
@@ -212,6 +225,10 @@ impl JobSpec {
         refuse_if(self.after.len() > MAX_DEPENDENCIES, "after", || {
             format!("{} jobs named; at most {MAX_DEPENDENCIES} are accepted", self.after.len())
         })?;
+        let at_a_time = self.array.map_or(1, |array| array.at_a_time);
+        refuse_if(at_a_time == 0, "array", || {
+            "0 at a time would never start; 1 or more is accepted".into()
+        })?;
         self.check_checkpoint()?;
         self.check_notify_url()?;
         // Placement may spread a gang over nodes unless it is told how many GPUs are on each.
@@ -291,6 +308,8 @@ mod tests {
             after: vec![],
             notify_url: None,
             pty: false,
+            whole_cluster: false,
+            array: None,
         }
     }
 
@@ -332,6 +351,12 @@ mod tests {
                 s.gpus_per_node = Some(s.gpus);
             },
             "accepted",
+        );
+        let array = |at_a_time| Some(ArrayPlace { key: SubmitKey(7), at_a_time });
+        check(|s| s.array = array(1), "accepted");
+        check(
+            |s| s.array = array(0),
+            "array: 0 at a time would never start; 1 or more is accepted",
         );
         check(|s| s.log_cap = Bytes(1), "log_cap: 1B asked; 64KiB to 16GiB is accepted");
     }

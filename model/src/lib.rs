@@ -24,8 +24,8 @@ pub use ids::{
 };
 pub use instant::{from_rfc3339, rfc3339, rfc3339_ms};
 pub use job::{
-    Dependency, JobSpec, LOG_CAP_RANGE, MAX_BLOCKS, MAX_DEPENDENCIES, MAX_GRACE, MAX_MIN_RUNTIME,
-    MAX_RESTARTS, MAX_SPEC_BYTES, SpecError, TaskLayout, WhileWaiting,
+    ArrayPlace, Dependency, JobSpec, LOG_CAP_RANGE, MAX_BLOCKS, MAX_DEPENDENCIES, MAX_GRACE,
+    MAX_MIN_RUNTIME, MAX_RESTARTS, MAX_SPEC_BYTES, SpecError, TaskLayout, WhileWaiting,
 };
 pub use names::{AccountPath, GpuType, GpuUuid, NameError, NodeName, StorageName};
 pub use nearest::nearest;

@@ -1,8 +1,8 @@
 //! Conversions of the messages that the API, the link and the journal share.
 
 use tidegate_model::{
-    Bytes, Dependency, Gpu, GpuCount, Idle, JobSpec, MAX_DEPENDENCIES, NodeFacts, Span, TaskExit,
-    TaskLayout, TaskSeen, UserId, WhileWaiting,
+    ArrayPlace, Bytes, Dependency, Gpu, GpuCount, Idle, JobSpec, MAX_DEPENDENCIES, NodeFacts, Span,
+    TaskExit, TaskLayout, TaskSeen, UserId, WhileWaiting,
 };
 
 use crate::v1;
@@ -63,6 +63,8 @@ impl TryFrom<v1::JobSpec> for JobSpec {
             after: dependencies(wire.after)?,
             notify_url: wire.notify_url,
             pty: wire.pty,
+            whole_cluster: wire.whole_cluster,
+            array: wire.array.map(TryInto::try_into).transpose()?,
         };
         Ok(spec.checked()?)
     }
@@ -92,6 +94,8 @@ impl From<JobSpec> for v1::JobSpec {
             after: spec.after.into_iter().map(Into::into).collect(),
             notify_url: spec.notify_url,
             pty: spec.pty,
+            whole_cluster: spec.whole_cluster,
+            array: spec.array.map(Into::into),
         }
     }
 }
@@ -124,6 +128,20 @@ fn dependencies(wire: Vec<v1::Dependency>) -> Result<Vec<Dependency>, WireError>
 impl From<Dependency> for v1::Dependency {
     fn from(Dependency { job, success }: Dependency) -> Self {
         Self { job: job.to_string(), success }
+    }
+}
+
+impl TryFrom<v1::ArrayPlace> for ArrayPlace {
+    type Error = WireError;
+
+    fn try_from(v1::ArrayPlace { key, at_a_time }: v1::ArrayPlace) -> Result<Self, WireError> {
+        Ok(Self { key: parsed(&key, "ArrayPlace.key")?, at_a_time })
+    }
+}
+
+impl From<ArrayPlace> for v1::ArrayPlace {
+    fn from(ArrayPlace { key, at_a_time }: ArrayPlace) -> Self {
+        Self { key: key.to_string(), at_a_time }
     }
 }
 

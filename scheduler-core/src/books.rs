@@ -18,6 +18,9 @@ use crate::index::Index;
 use crate::money::Amount;
 use crate::policy::{Kind, Policy, PolicyEdit};
 
+/// Names of removed nodes that are kept: more than anybody replaces while jobs are kept.
+pub(crate) const REMOVED_KEPT: usize = 1024;
+
 /// Everything that a restart must bring back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Books {
@@ -29,6 +32,8 @@ pub struct Books {
     pub policy_edit: Option<PolicyEdit>,
     /// By id. Shared with the copies that readers hold; a change copies one entry.
     pub nodes: BTreeMap<NodeId, Arc<Node>>,
+    /// Names of nodes since removed, the newest [`REMOVED_KEPT`], for jobs that ran on them.
+    pub removed: BTreeMap<NodeId, NodeName>,
     /// By id. Shared likewise.
     pub jobs: BTreeMap<JobId, Arc<Job>>,
     /// The budget tree and what was spent.
@@ -70,6 +75,20 @@ impl Books {
     pub(crate) fn with_job(&self, id: AttemptId) -> Option<(&Job, &Attempt)> {
         let job = self.jobs.get(&id.job)?;
         Some((job, job.attempt(id.number)?))
+    }
+
+    /// How many of the job's array hold a place, if as many do as may and the job does not.
+    pub(crate) fn array_full(&self, job: &Job) -> Option<u32> {
+        let array = job.spec.array?;
+        let waits = matches!(job.state, JobState::Pending { .. }) && job.reservation.is_none();
+        let held = self.index.arrays.get(&(job.user, array.key)).copied().unwrap_or(0);
+        (waits && held >= array.at_a_time).then_some(held)
+    }
+
+    /// The name of a node, of one since removed too; none of what was removed long ago.
+    #[must_use]
+    pub fn node_name(&self, id: NodeId) -> Option<&NodeName> {
+        self.nodes.get(&id).map(|node| &node.name).or_else(|| self.removed.get(&id))
     }
 
     /// GPUs of all nodes, in service or not.

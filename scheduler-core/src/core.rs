@@ -131,6 +131,13 @@ impl Core {
         decide::leave::drain_times(&self.books, node, now)
     }
 
+    /// By when a job with a firm reservation has its GPUs, at the latest: its instant, and the gate's
+    /// backlog, grace, kill and time to verify of whoever must leave. None without a reservation.
+    #[must_use]
+    pub fn latest_of(&self, now: Timestamp, job: JobId) -> Option<Timestamp> {
+        decide::published::latest(&self.books, &self.seen, now, job)
+    }
+
     /// The node's state at `now`.
     #[must_use]
     pub fn node_state(&self, now: Timestamp, node: NodeId) -> Option<NodeState> {

@@ -9,6 +9,7 @@ mod glance;
 pub(crate) mod leave;
 pub(crate) mod money;
 pub(crate) mod pass;
+pub(crate) mod published;
 mod report;
 pub(crate) mod request;
 pub(crate) mod spots;

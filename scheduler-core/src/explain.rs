@@ -165,12 +165,13 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
             ));
         }
     }
+    lines.extend(older_runs(books, attempt));
     let missing = attempt.tasks().filter(|(id, task)| {
         let node = seen.node(task.place.node);
         task.exit.is_none() && node.and_then(|node| node.tasks.get(id)) == Some(&TaskSeen::Missing)
     });
     for (id, task) in missing {
-        let node = books.nodes.get(&task.place.node).map(|node| &node.name);
+        let node = books.node_name(task.place.node);
         let node = node.map_or_else(|| task.place.node.to_string(), ToString::to_string);
         lines.push(format!(
             "the agent of {node} has no record of {id}, which may still run; end the agent, see to \
@@ -186,6 +187,17 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     numbers.extend(idle.map(|since| ("idle_since_ms", since.0)));
     numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
     Explanation { reason, lines, numbers }
+}
+
+/// Silent nodes may still run an attempt before this one, into the same directory.
+fn older_runs(books: &Books, attempt: &Attempt) -> impl Iterator<Item = String> {
+    let job = books.jobs.get(&attempt.id.job);
+    let older = job.into_iter().flat_map(|job| &job.attempts);
+    let older = older.filter(|older| older.id.number < attempt.id.number && older.is_live());
+    older.map(|older| {
+        let closed = if older.commits_closed { ", and what it commits does not count" } else { "" };
+        format!("{} may still run on a node that is silent{closed}", older.id)
+    })
 }
 
 /// Told to whoever keeps GPUs from others and does nothing with them.
@@ -209,7 +221,7 @@ fn not_asked<'a>(
     let unheard = move |id| seen.save_of(id).map(|save| save.request) != asked;
     let tasks = attempt.tasks().filter(move |(id, task)| task.exit.is_none() && unheard(*id));
     tasks.map(|(id, task)| {
-        let node = books.nodes.get(&task.place.node).map(|node| &node.name);
+        let node = books.node_name(task.place.node);
         let node = node.map_or_else(|| task.place.node.to_string(), ToString::to_string);
         format!(
             "{node} has not said that {id} was asked (an agent of 0.1 knows no such requests): it \
@@ -251,7 +263,7 @@ fn why_over(books: &Books, attempt: &Attempt) -> String {
             format!("{} is stopped because {}{}", attempt.id, stop.why, decided(stop.decision))
         }
         (_, Some((id, task))) => {
-            let node = books.nodes.get(&task.place.node).map(|node| node.name.to_string());
+            let node = books.node_name(task.place.node).map(ToString::to_string);
             let node = node.unwrap_or_else(|| task.place.node.to_string());
             let exit = task.exit.as_ref().map(ToString::to_string).unwrap_or_default();
             let record = task.ended_by.map(decided).unwrap_or_default();

@@ -62,6 +62,8 @@ pub(crate) struct Index {
     pub(crate) saving: BTreeSet<(DecisionSeq, AttemptId)>,
     /// Firm reservations, the oldest first.
     pub(crate) reservations: BTreeSet<(u64, JobId)>,
+    /// Jobs of arrays that run only so many at a time, which hold one of these places.
+    pub(crate) arrays: BTreeMap<(UserId, SubmitKey), u32>,
     /// GPUs in the hands of protected attempts, by attempt.
     pub(crate) protected_gpus: u64,
 }
@@ -92,6 +94,12 @@ impl Job {
     pub(crate) fn is_startable(&self) -> bool {
         let pending = matches!(self.state, JobState::Pending { .. });
         pending && self.parked.is_none() && self.waits_for.is_empty() && self.cancelled_by.is_none()
+    }
+
+    /// Of which array it holds one of the places: while it runs, and while nodes are promised to it.
+    fn array_place(&self) -> Option<(UserId, SubmitKey)> {
+        let holds = matches!(self.state, JobState::Active { .. }) || self.reservation.is_some();
+        self.spec.array.filter(|_| holds).map(|array| (self.user, array.key))
     }
 
     /// Its attempt, if it runs free while the job waits for protected time.
@@ -153,6 +161,9 @@ impl Index {
             JobState::Ended { at, .. } => {
                 self.ended.insert((at, job.id));
             }
+        }
+        if let Some(array) = job.array_place() {
+            one_more(&mut self.arrays, array);
         }
         self.dependents.extend(job.waits_for.iter().map(|other| (*other, job.id)));
         self.enter_waiting(job, sharing);
@@ -217,6 +228,9 @@ impl Index {
             JobState::Ended { at, .. } => {
                 self.ended.remove(&(at, job.id));
             }
+        }
+        if let Some(array) = job.array_place() {
+            one_less(&mut self.arrays, array);
         }
         for other in &job.waits_for {
             self.dependents.remove(&(*other, job.id));

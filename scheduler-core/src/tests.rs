@@ -8,7 +8,9 @@ mod rules;
 mod sharing;
 mod victims;
 
-use tidegate_model::{AttemptId, GpuCount, Idle, Span, TaskExit, TaskId, TaskSeen, UserId};
+use tidegate_model::{
+    ArrayPlace, AttemptId, GpuCount, Idle, Span, SubmitKey, TaskExit, TaskId, TaskSeen, UserId,
+};
 
 use self::lab::{Lab, ended};
 use crate::{AttemptState, JobOutcome, NodeState, Observation, Outcome, Reason, Refusal};
@@ -208,6 +210,81 @@ fn a_broken_gang_does_not_wait_for_a_silent_node_and_the_rest_is_stopped_when_it
     assert_eq!(lab.wanted_on(2), ["job-1.1.1 stop"]);
     lab.report(2, &[(job, 1, 1, ended(TaskExit::Signaled(9)))]);
     assert_eq!(lab.wanted_on(2), ["job-1.1.1 forget"]);
+}
+
+#[test]
+fn an_attempt_that_a_silent_node_may_still_run_commits_nothing_once_the_next_has_its_gpus() {
+    let mut lab = Lab::with_nodes(&[8, 8, 8]);
+    let job = lab.submit_running(16);
+    let task = |number, index| TaskId { attempt: AttemptId { job, number }, index };
+    let committed = |lab: &Lab| {
+        let commit = lab.job(job).commit.as_ref();
+        commit.map(|commit| (commit.attempt.number, commit.step))
+    };
+    lab.pass_with(Span::minutes(1), &[1, 3]);
+    lab.report_ended(job, 0, TaskExit::Exited(1));
+    lab.pass_with(Span::seconds(1), &[1, 3]);
+    lab.commit(task(1, 1), 10);
+    assert_eq!(committed(&lab), Some((1, 10)), "the next is planned and has nothing yet");
+    lab.run(job);
+    lab.commit(task(1, 1), 30);
+    assert_eq!(committed(&lab), Some((1, 10)), "it would destroy what the second builds on");
+    let lines = lab.core.explain(lab.now(), job).unwrap().lines.join("\n");
+    let told = "job-1.1 may still run on a node that is silent, and what it commits does not count";
+    assert!(lines.contains(told), "{lines}");
+    lab.commit(task(2, 0), 20);
+    assert_eq!(committed(&lab), Some((2, 20)));
+}
+
+#[test]
+fn an_attempt_keeps_the_name_of_its_node_though_that_was_removed_and_another_has_it() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    let job = lab.submit_running(16);
+    lab.pass_with(Span::minutes(1), &[1]);
+    lab.declare_lost(2);
+    lab.report_ended(job, 0, TaskExit::Signaled(15));
+    lab.remove(2);
+    let why = |lab: &Lab| lab.job(job).attempts[0].why_over(lab.core.books()).unwrap();
+    let told = why(&lab);
+    assert!(told.starts_with("job-1.1.1 on n2 ended"), "{told}");
+    lab.introduce(2);
+    let nodes = &lab.core.books().nodes;
+    assert_eq!(nodes.keys().map(|id| id.0).collect::<Vec<_>>(), [1, 3], "it has another number");
+    assert_eq!(why(&lab), told);
+}
+
+#[test]
+fn of_an_array_so_many_run_at_a_time_however_they_start() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    let mut spec = lab.spec(2);
+    spec.array = Some(ArrayPlace { key: SubmitKey(7), at_a_time: 2 });
+    let free: Vec<_> = (0..3).map(|_| lab.submit_spec(spec.clone())).collect();
+    spec.min_runtime = Span::hours(2);
+    let protected = lab.submit_spec(spec.clone());
+    let active = |lab: &Lab| {
+        let all = free.iter().chain([&protected]);
+        all.filter(|job| lab.job(**job).active_attempt().is_some()).count()
+    };
+    assert_eq!(active(&lab), 2);
+    let told = lab.core.explain(lab.now(), protected).unwrap().lines;
+    assert_eq!(told, ["its array runs 2 at a time, and 2 of it have their turn"]);
+    let others = lab.submit_as(UserId(7), spec).unwrap();
+    assert!(lab.job(others).active_attempt().is_some(), "another user's is another array");
+    lab.run(free[0]);
+    lab.report_ended(free[0], 0, TaskExit::Exited(0));
+    assert!(lab.job(protected).active_attempt().is_some(), "protected demand first");
+    assert_eq!(active(&lab), 2);
+}
+
+#[test]
+fn each_start_of_an_array_counts_before_the_next_of_the_same_pass() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let mut spec = lab.spec(1);
+    spec.array = Some(ArrayPlace { key: SubmitKey(8), at_a_time: 3 });
+    lab.drain(1);
+    let all: Vec<_> = (0..6).map(|_| lab.submit_spec(spec.clone())).collect();
+    lab.resume(1);
+    assert_eq!(all.iter().filter(|job| lab.job(**job).active_attempt().is_some()).count(), 3);
 }
 
 #[test]

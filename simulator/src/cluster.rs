@@ -80,5 +80,7 @@ pub fn plain_job(account: AccountPath, gpus: GpuCount) -> JobSpec {
         after: Vec::new(),
         notify_url: None,
         pty: false,
+        whole_cluster: false,
+        array: None,
     }
 }

@@ -9,7 +9,9 @@ mod seeds;
 
 use scheduler_core::{AccountRequest, Books, Cut, Decision, Event, JobRequest, Policy, Size};
 use simulator::{EPOCH, NodeForm, Observer, OnSave, Work, World, Wrong, job_spec};
-use tidegate_model::{GpuCount, JobId, NodeName, Span, Timestamp, UserId, WhileWaiting};
+use tidegate_model::{
+    ArrayPlace, GpuCount, JobId, NodeName, Span, SubmitKey, Timestamp, UserId, WhileWaiting,
+};
 
 /// Seeds in a run of the tests; `CHAOS_SEEDS=from..to` names others.
 const SEEDS: std::ops::Range<u64> = 0..2;
@@ -218,6 +220,10 @@ impl Chaos {
         }
         if step.is_multiple_of(9) {
             spec.max_blocks = Some(1);
+        }
+        if step.is_multiple_of(3) {
+            let (key, at_a_time) = (SubmitKey((step % 2).into()), 1 + step % 2);
+            spec.array = Some(ArrayPlace { key, at_a_time });
         }
         self.world.submit(user, spec, work).map(|_decided| ())
     }

@@ -20,6 +20,9 @@ pub(crate) struct HandOver {
     /// One job for each number, such as 0-99, or 0-99%10 for at most 10 at a time
     #[arg(long, value_name = "RANGE")]
     pub(crate) array: Option<ArrayRange>,
+    /// Take more of the GPUs of a kind than one job may hold; for admins
+    #[arg(long)]
+    pub(crate) whole_cluster: bool,
     /// Say what would happen, and submit nothing
     #[arg(long, conflicts_with_all = ["array", "key"])]
     pub(crate) dry_run: bool,

@@ -70,6 +70,11 @@ impl<'a> Keys<'a> {
         number.map(Some).ok_or_else(|| wrong_type(key, value))
     }
 
+    pub(super) fn flag(&self, key: &'static str) -> Result<Option<bool>, JobFileError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| wrong_type(key, value))
+    }
+
     pub(super) fn table(&self, key: &'static str) -> Result<Option<&'a Table>, JobFileError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value.as_table().map(Some).ok_or_else(|| wrong_type(key, value))

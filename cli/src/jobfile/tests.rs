@@ -31,7 +31,17 @@ fn a_job_file_with_only_a_command_gets_the_documented_defaults() {
     assert_eq!((spec.env, spec.checkpoint_dir), (Vec::new(), None));
     assert_eq!((spec.gpu_type, spec.max_blocks, spec.own_order), (None, None, 0));
     assert_eq!((spec.while_waiting, spec.checkpoint), (WhileWaiting::Free, None));
-    assert_eq!(spec.after, []);
+    assert_eq!((spec.after, spec.whole_cluster), (vec![], false));
+}
+
+#[test]
+fn only_true_or_false_lifts_the_limit_of_a_gang() {
+    let lifted = read("command = [\"true\"]\nwhole_cluster = true").unwrap();
+    assert!(lifted.whole_cluster);
+    let told = read("command = [\"true\"]\nwhole_cluster = 1").unwrap_err().to_string();
+    let expected = "whole_cluster: the number 1 was given; true or false, true for admins only is \
+                    accepted";
+    assert_eq!(told, expected);
 }
 
 #[test]
@@ -83,7 +93,8 @@ fn a_command_is_an_array_and_never_a_shell_string() {
 fn an_unknown_key_is_refused_with_the_nearest_and_all_valid_ones() {
     const ALL: &str = "the keys are name, account, command, working_dir, checkpoint, env, gpus, \
                        gpus_per_node, gpu_type, max_blocks, tasks, min_runtime, while_waiting, \
-                       order, after, grace, max_restarts, checkpoint_dir, log_cap, notify_url";
+                       order, after, grace, max_restarts, checkpoint_dir, log_cap, whole_cluster, \
+                       notify_url";
     check_line("gpu = 8", &format!("unknown key \"gpu\" (did you mean \"gpus\"?); {ALL}"));
     check_line(
         "min-runtime = \"2h\"",

@@ -102,6 +102,9 @@ pub(crate) struct Reservation {
     /// From when.
     #[serde(serialize_with = "as_ms")]
     pub(crate) at_ms: Timestamp,
+    /// When it has its GPUs at the latest; none if the coordinator is older and does not say.
+    #[serde(serialize_with = "as_ms_or_null")]
+    pub(crate) latest_ms: Option<Timestamp>,
     pub(crate) nodes: Vec<ReservedNode>,
     pub(crate) pledge_gpu_us: GpuTime,
 }
@@ -218,6 +221,7 @@ impl Reservation {
         Ok(Self {
             made_ms: Timestamp(wire.made_ms),
             at_ms: Timestamp(wire.at_ms),
+            latest_ms: wire.latest_ms.map(Timestamp),
             nodes: wire.nodes.into_iter().map(node).collect(),
             pledge_gpu_us: GpuTime::read(&wire.pledge, "ReservationView.pledge")?,
         })

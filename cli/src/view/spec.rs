@@ -40,6 +40,18 @@ pub(crate) struct Spec {
     pub(crate) notify_url: Option<String>,
     /// It has a terminal to attach to.
     pub(crate) pty: bool,
+    /// It may hold more than one gang may, by an admin's leave.
+    pub(crate) whole_cluster: bool,
+    /// Null = of no array, or of one that runs as many as it can.
+    pub(crate) array: Option<Array>,
+}
+
+/// The array that it is one of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Array {
+    pub(crate) key: String,
+    /// So many of it run at a time.
+    pub(crate) at_a_time: u32,
 }
 
 /// How it saves when it is asked to.
@@ -88,6 +100,8 @@ impl From<v1::JobSpec> for Spec {
             after: wire.after.into_iter().map(After::from).collect(),
             notify_url: wire.notify_url,
             pty: wire.pty,
+            whole_cluster: wire.whole_cluster,
+            array: wire.array.map(|v1::ArrayPlace { key, at_a_time }| Array { key, at_a_time }),
         }
     }
 }

@@ -77,11 +77,23 @@ fn an_array_is_one_job_a_number_under_keys_that_come_of_one() {
     assert_eq!((spec(0).name, spec(3).name), ("eval[5]".into(), "eval[8]".into()));
     let env: Vec<_> = spec(3).env.iter().map(|one| format!("{}={}", one.name, one.value)).collect();
     assert_eq!(env, ["ARRAY_COUNT=4", "ARRAY_INDEX=8"]);
-    let after = |at: usize| spec(at).after.iter().map(|one| one.job.clone()).collect::<Vec<_>>();
-    assert_eq!([after(0), after(1)], [Vec::<String>::new(), Vec::new()]);
-    assert_eq!([after(2), after(3)], [["job-7"], ["job-8"]]);
+    let place = v1::ArrayPlace { key: KEY.into(), at_a_time: 2 };
+    assert!((0..4).all(|at| spec(at).array.as_ref() == Some(&place) && spec(at).after.is_empty()));
     let (ran, _) = run(&coordinator, "run --array 0-1 -- eval");
     assert_eq!(ran, told(0, "job-11\njob-12\n", ""));
+    let alone = coordinator.script().submits.last().and_then(|asked| asked.spec.clone());
+    assert_eq!(alone.unwrap().array, None, "it runs as many as it can");
+}
+
+#[test]
+fn the_leave_to_hold_the_whole_cluster_is_asked_for_with_the_job() {
+    let coordinator = Coordinator::with(Script::default());
+    for (line, asked) in [("run --whole-cluster -- eval", true), ("run -- eval", false)] {
+        let (ran, _) = run(&coordinator, line);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let spec = coordinator.script().submits.last().and_then(|one| one.spec.clone()).unwrap();
+        assert_eq!(spec.whole_cluster, asked, "{line}");
+    }
 }
 
 #[test]

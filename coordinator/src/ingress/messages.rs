@@ -10,7 +10,7 @@ use scheduler_core::{
     Attempt, AttemptState, Committed, DryRun, Explanation, Job, JobOutcome, JobState, NodeState,
     Outcome, Reason, Reservation, SaveOrder, SaveReason, Task, totals,
 };
-use tidegate_model::NodeId;
+use tidegate_model::{JobId, NodeId};
 use tidegate_proto::{amount_bytes, v1};
 
 use crate::notices::allow;
@@ -39,7 +39,7 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         parked: job.parked.map(|why| why.to_string()).unwrap_or_default(),
         elder_since_ms: job.elder.map(|at| at.0),
         elder_allowed: job.elder_allowed,
-        reservation: job.reservation.as_ref().map(|held| reservation(view, held)),
+        reservation: job.reservation.as_ref().map(|held| reservation(view, job.id, held)),
         commit: job.commit.as_deref().map(commit),
         waits_for: job.waits_for.iter().map(ToString::to_string).collect(),
         waits_since_ms: job.waits_since.0,
@@ -57,7 +57,7 @@ fn spec(job: &Job) -> v1::JobSpec {
     spec
 }
 
-fn reservation(view: &View, held: &Reservation) -> v1::ReservationView {
+fn reservation(view: &View, job: JobId, held: &Reservation) -> v1::ReservationView {
     let nodes = held
         .nodes
         .iter()
@@ -67,6 +67,7 @@ fn reservation(view: &View, held: &Reservation) -> v1::ReservationView {
         at_ms: held.at.0,
         nodes: nodes.collect(),
         pledge: amount_bytes(held.pledge.0),
+        latest_ms: view.core.latest_of(view.at, job).map(|at| at.0),
     }
 }
 
@@ -213,9 +214,9 @@ fn task_state(task: &Task) -> String {
 }
 
 fn node_name(view: &View, id: NodeId) -> String {
-    let node = view.core.books().nodes.get(&id);
+    let name = view.core.books().node_name(id);
     // Its number would look like a name.
-    node.map_or_else(|| "a node since removed".to_owned(), |node| node.name.to_string())
+    name.map_or_else(|| "a node since removed".to_owned(), ToString::to_string)
 }
 
 pub(super) fn status(view: &View) -> v1::StatusReply {

@@ -22,9 +22,10 @@ pub(super) fn refused(refusal: &Refusal) -> Status {
         Refusal::NoSuchJob(_) | Refusal::NoSuchNode(_) | Refusal::NoSuchAccount { .. } => {
             Status::not_found(words)
         }
-        Refusal::NotYours(_) | Refusal::AdminOnly | Refusal::RoleMissing { .. } => {
-            Status::permission_denied(words)
-        }
+        Refusal::NotYours(_)
+        | Refusal::AdminOnly
+        | Refusal::WholeCluster
+        | Refusal::RoleMissing { .. } => Status::permission_denied(words),
         Refusal::KeyReused { .. } => Status::already_exists(words),
         Refusal::Unsatisfiable { .. } | Refusal::CannotHold { .. } | Refusal::ReasonMissing => {
             Status::invalid_argument(words)

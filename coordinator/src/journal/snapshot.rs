@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use scheduler_core::{Accounts, Books, Drain, Node, PolicyEdit, Rate, Stamp};
-use tidegate_model::{DecisionSeq, Epoch, GpuUuid, TaskId, Timestamp, UserId};
+use tidegate_model::{DecisionSeq, Epoch, GpuUuid, NodeId, NodeName, TaskId, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, parsed, required};
 
@@ -26,6 +26,7 @@ pub fn encode(stamp: Stamp, books: &Books) -> Vec<u8> {
         policy: Some(translate::policy_message(&books.policy)),
         last_job: books.last_job,
         last_node: books.last_node,
+        removed: books.removed.iter().map(|(id, name)| removed_message(*id, name)).collect(),
         nodes: books.nodes.values().map(|node| node_message(node)).collect(),
         jobs: books.jobs.values().map(|job| jobs::message(job)).collect(),
         accounts: books.accounts.all().map(accounts::message).collect(),
@@ -71,6 +72,10 @@ fn books(snapshot: wire::Snapshot) -> Result<Books, String> {
         let (key, ask) = accounts::ask(message).map_err(told)?;
         books.asked.insert(key, ask);
     }
+    for message in snapshot.removed {
+        let id = parsed(&message.node, "RemovedNode.node").map_err(told)?;
+        books.removed.insert(id, parsed(&message.name, "RemovedNode.name").map_err(told)?);
+    }
     let mut heirs = Vec::new();
     for mut message in snapshot.nodes {
         let stored = std::mem::take(&mut message.heirs);
@@ -108,6 +113,10 @@ fn inherit(node: &mut Node, gpu: GpuUuid, heir: TaskId) -> Result<(), &'static s
     let other = node.held.insert(gpu.clone(), holder);
     node.heirs.insert(gpu, heir);
     if other == Some(heir) { Ok(()) } else { Err("an heir is a task of its node") }
+}
+
+fn removed_message(id: NodeId, name: &NodeName) -> wire::RemovedNode {
+    wire::RemovedNode { node: id.to_string(), name: name.to_string() }
 }
 
 fn node_message(node: &Node) -> wire::Node {

@@ -109,6 +109,6 @@ fn of_job(decision: &Decision) -> Option<(JobId, String)> {
 }
 
 fn node_name(books: &Books, id: NodeId) -> String {
-    let node = books.nodes.get(&id);
-    node.map_or_else(|| "a node since removed".to_owned(), |node| node.name.to_string())
+    let name = books.node_name(id);
+    name.map_or_else(|| "a node since removed".to_owned(), ToString::to_string)
 }

@@ -1,4 +1,4 @@
-use tidegate_model::{CheckpointOffer, SaveSignal, SaveTarget};
+use tidegate_model::{CheckpointOffer, SaveSignal, SaveTarget, SubmitKey};
 
 use super::*;
 
@@ -32,6 +32,8 @@ fn spec() -> JobSpec {
         after: vec![Dependency { job: "job-3".parse().unwrap(), success: true }],
         notify_url: Some("https://hooks.example.com/a".into()),
         pty: true,
+        whole_cluster: true,
+        array: Some(ArrayPlace { key: SubmitKey(7), at_a_time: 10 }),
     }
 }
 
@@ -58,6 +60,8 @@ fn a_job_written_before_there_were_choices_has_the_defaults_of_its_time() {
         after: vec![],
         notify_url: None,
         pty: false,
+        whole_cluster: false,
+        array: None,
         ..spec().into()
     };
     let read = JobSpec::try_from(old.clone()).unwrap();

@@ -249,8 +249,8 @@ impl View<'_> {
         Decision::JobRequeued { job: job.id, not_before, own_failure, streak, stalled, carried }
     }
 
-    /// Attempts in a row that ran and brought no new commit: of jobs that can commit, and of all
-    /// whose end nobody saw.
+    /// Attempts in a row that ran and brought no new commit, of jobs that can commit. Lost hardware is
+    /// no fault of the job: such an attempt counts for nothing.
     fn stalled(&self, outcome: Outcome) -> u32 {
         let ours = self.attempt.stop.is_some_and(|stop| {
             matches!(stop.why, StopReason::StartTimeout | StopReason::PlanFailed)
@@ -260,11 +260,10 @@ impl View<'_> {
             let own = self.job.spec.checkpoint.as_ref().map(|offer| offer.grace);
             own.is_some_and(|own| save_grace(self.books, self.job, self.attempt) < own)
         };
-        let ours = ours || hurried && outcome != Outcome::Lost;
-        let counts = self.job.spec.checkpoint.is_some() || outcome == Outcome::Lost;
+        let counts = self.job.spec.checkpoint.is_some() && outcome != Outcome::Lost;
         if self.attempt.committed.is_some() {
             0
-        } else if counts && self.attempt.running.is_some() && !ours {
+        } else if counts && self.attempt.running.is_some() && !ours && !hurried {
             self.job.stalled.saturating_add(1)
         } else {
             self.job.stalled

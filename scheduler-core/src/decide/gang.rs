@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use tidegate_model::{GpuCount, GpuUuid, JobSpec, NodeId, Span, TaskLayout, UserId};
 
+use crate::accounts::WHOLE;
 use crate::books::{Books, Place};
 use crate::policy::{Kind, part_of, percent};
 
@@ -70,19 +71,19 @@ pub(crate) fn shapes(books: &Books, ask: Ask<'_>, kind: Kind) -> Vec<Shape> {
     whole.map(|size| Shape { nodes: gpus / size, per_node: *size }).collect()
 }
 
-/// The most GPUs of a kind that one gang may hold: the policy's part of them, rounded down to
-/// nodes, but at least all but one node, and at least one node.
-pub(crate) fn gang_limit(books: &Books, kind: Kind) -> GpuCount {
+/// The most GPUs of a kind that one gang may hold, `without` so many that are out of service: the
+/// policy's part of the others, rounded down to nodes, but at least all but one node, and at least one
+/// node.
+fn gang_limit(books: &Books, kind: Kind, without: u32) -> GpuCount {
     let (mut total, mut largest) = (0_u32, 0_u32);
     for (make, count) in books.index.makes.iter().filter(|(make, _)| make.kind == kind) {
         total = total.saturating_add(make.size.saturating_mul(*count));
         largest = largest.max(make.size);
     }
+    let total = total.saturating_sub(without);
     let part = part_of(total.into(), books.policy.sharing.gang_cap);
     let part = u32::try_from(part).unwrap_or(u32::MAX);
     let by_nodes = part.checked_div(largest).unwrap_or(0).saturating_mul(largest);
-    // At 100 % nothing is left out, whatever the sizes of nodes.
-    let by_nodes = if part == total { total } else { by_nodes };
     GpuCount(by_nodes.max(total.saturating_sub(largest)).max(largest))
 }
 
@@ -120,16 +121,37 @@ pub(crate) fn servable(books: &Books, ask: Ask<'_>) -> Result<(), ShapeError> {
             never(&serving, ask.spec)
         });
     }
-    let most = fitting.iter().map(|kind| gang_limit(books, *kind)).max().unwrap_or_default();
-    if ask.spec.gpus > most {
-        let (asked, part) = (ask.spec.gpus, percent(sharing.gang_cap));
-        let why = format!(
-            "{asked} GPUs asked; a gang may hold at most {part} of the GPUs of a kind, in whole \
-             nodes: up to {most} are accepted"
-        );
-        return Err(ShapeError::Never { why });
+    if ask.spec.whole_cluster { Ok(()) } else { within_limit(books, ask.spec, &fitting) }
+}
+
+/// 100 % of the policy is no limit: then whoever asks all waits until all nodes are in service. Else only who
+/// asks is held to what is in service now: who was accepted stays so, whatever is drained.
+fn within_limit(books: &Books, spec: &JobSpec, kinds: &[Kind]) -> Result<(), ShapeError> {
+    if books.policy.sharing.gang_cap == WHOLE {
+        return Ok(());
     }
-    Ok(())
+    let drained = |kind: Kind| {
+        let nodes = books.index.drained.iter().filter_map(|node| books.nodes.get(node));
+        let of_kind = nodes.filter(move |node| node.kind(&books.policy) == kind);
+        of_kind.map(|node| node.size().0).fold(0, u32::saturating_add)
+    };
+    let with = |kind: &Kind| (gang_limit(books, *kind, drained(*kind)), drained(*kind), *kind);
+    let Some((most, out, kind)) = kinds.iter().map(with).max() else { return Ok(()) };
+    if spec.gpus <= most {
+        return Ok(());
+    }
+    let (asked, part) = (spec.gpus, percent(books.policy.sharing.gang_cap));
+    let healthy = if out > 0 {
+        let then = gang_limit(books, kind, 0);
+        format!(" while {out} GPUs are on drained nodes, {then} when all are in service")
+    } else {
+        String::new()
+    };
+    let why = format!(
+        "{asked} GPUs asked; a gang may hold at most {part} of the GPUs of a kind, in whole nodes: \
+         up to {most} are accepted{healthy}; an admin may submit more, with whole_cluster"
+    );
+    Err(ShapeError::Never { why })
 }
 
 /// The longest protection a job of that size may ask for: less for a gang above the policy's part

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{AttemptId, NodeId, Span, StorageName, Timestamp};
+use tidegate_model::{AttemptId, NodeId, StorageName, Timestamp};
 
 use crate::books::{Attempt, Books, Job};
-use crate::decide::spots::{save_grace, start_limit, yields_at};
+use crate::decide::published;
+use crate::decide::spots::{Backlog, save_grace, start_limit, yields_at};
 use crate::decision::{Decision, SaveReason};
 
 /// The next request to leave, withdrawal or admission.
@@ -112,23 +113,24 @@ pub(crate) fn grace_ends(books: &Books, job: &Job, attempt: &Attempt) -> Option<
 pub struct DrainTimes {
     /// The last end of a protection there.
     pub saves_from: Timestamp,
-    /// With the grace and the time to verify of whoever takes longest.
+    /// With the gate's backlog, and the grace and the time to verify of whoever takes longest.
     pub empty_by: Timestamp,
 }
 
-/// When a node that takes no work is empty.
+/// When a node that takes no work is empty: as every instant that is told "at the latest"
+/// (`published`).
 pub(crate) fn drain_times(books: &Books, node: NodeId, now: Timestamp) -> Option<DrainTimes> {
     let node = books.nodes.get(&node)?;
     let mut times = DrainTimes { saves_from: now, empty_by: now };
-    for task in &node.tasks {
-        let (job, attempt) = books.with_job(task.attempt)?;
+    let mut leaving: Vec<_> =
+        node.tasks.iter().filter_map(|task| books.with_job(task.attempt)).collect();
+    leaving.dedup_by_key(|(_, attempt)| attempt.id);
+    let backlog = Backlog::of(books, now);
+    for (job, attempt) in &leaving {
         let from = yields_at(attempt, start_limit(books, job), now);
-        let since = attempt.save.and_then(|save| save.admitted).unwrap_or(from);
-        let rest =
-            [save_grace(books, job, attempt), job.spec.grace, books.policy.sharing.verify_limit];
-        let rest = rest.into_iter().fold(Span::ZERO, |sum, one| Span(sum.0.saturating_add(one.0)));
         times.saves_from = times.saves_from.max(from);
-        times.empty_by = times.empty_by.max(since.plus(rest));
+        let by = published::leaves_by(books, &backlog, now, (job, attempt), &leaving);
+        times.empty_by = times.empty_by.max(by);
     }
     Some(times)
 }

@@ -75,11 +75,12 @@ impl<'books> Money<'books> {
         })
     }
 
-    /// The leaf's longest-standing elder whose budget is not held yet.
+    /// The leaf's longest-standing elder whose budget is not held yet, and whose array lets it start.
     pub(crate) fn waiting_elder(&self, leaf: AccountId) -> Option<&'books Job> {
         let elders = self.books.index.elders.get(&leaf)?;
         let jobs = elders.iter().filter_map(|(_, job)| self.books.jobs.get(job));
-        jobs.map(AsRef::as_ref).find(|job| job.reservation.is_none())
+        let waits = |job: &&Job| job.reservation.is_none() && self.books.array_full(job).is_none();
+        jobs.map(AsRef::as_ref).find(waits)
     }
 
     /// The weight of the cheapest kind of GPU that could serve the job.
@@ -192,15 +193,12 @@ impl<'books> Money<'books> {
         lapses: Amount,
     ) -> Option<Grounds> {
         let whole = |rule| Some(Grounds::plain(rule));
-        // Else two small jobs of one user would displace each other in turn.
-        let same_user = (victim.account, victim.user) == (claimant.leaf, claimant.user);
+        // Else two small jobs would displace each other in turn.
         let (_, _, _, victim_small) = as_victim(self.books, victim);
         match standing {
             Standing::Protected => None,
             Standing::Free => whole(Right::Free),
-            Standing::Funded if claimant.small && !(same_user && victim_small) => {
-                whole(Right::Small)
-            }
+            Standing::Funded if claimant.small && !victim_small => whole(Right::Small),
             Standing::Funded if victim.account != claimant.leaf => {
                 self.by_ratio(claimant, victim, lapses)
             }

@@ -12,7 +12,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tidegate_model::{AttemptId, GpuCount, JobId, NodeId, Timestamp, UserId};
+use tidegate_model::{AttemptId, GpuCount, JobId, NodeId, SubmitKey, Timestamp, UserId};
 
 pub(crate) use self::bids::Bid;
 use self::bids::{Form, ShapeKey, Shapes};
@@ -69,6 +69,8 @@ pub(crate) struct Pass<'books> {
     newly_protected: u64,
     /// Jobs that were looked at closely.
     examined: u64,
+    /// Places in arrays that this pass has given away.
+    places: BTreeMap<(UserId, SubmitKey), u32>,
     /// Forms that no idle GPUs admit, to be protected until then or longer.
     full: BTreeMap<Form, Timestamp>,
     /// Likewise forms that no nodes admit, whoever leaves them.
@@ -101,6 +103,7 @@ impl<'books> Pass<'books> {
             started: BTreeSet::new(),
             newly_protected: 0,
             examined: 0,
+            places: BTreeMap::new(),
             full: BTreeMap::new(),
             kept: RefCell::default(),
             no_room: BTreeSet::new(),
@@ -194,7 +197,7 @@ impl<'books> Pass<'books> {
         elders.sort_unstable();
         elders.into_iter().find_map(|(_, id)| {
             let job = self.books.jobs.get(&id)?;
-            if job.reservation.is_some() {
+            if job.reservation.is_some() || self.array_full(job) {
                 return None;
             }
             let run = job.waiting_run();
@@ -263,6 +266,9 @@ impl<'books> Pass<'books> {
                 continue;
             }
             let walked = walk::jobs(&money, Demand::Protected, leaf, &glance, |job| {
+                if self.array_full(job) {
+                    return Next::Continue(());
+                }
                 glance.looked.set(glance.looked.get().saturating_add(1));
                 found = self.try_protected(job, glance.looks_ahead());
                 if found.is_some() { Next::Break(()) } else { Next::Continue(()) }
@@ -291,6 +297,10 @@ impl<'books> Pass<'books> {
         self.nodes.take();
         self.ratios.get_mut().clear();
         self.started.insert(job.id);
+        if let Some(array) = job.spec.array {
+            let given = self.places.entry((job.user, array.key)).or_default();
+            *given = given.saturating_add(1);
+        }
         if terms.standing == Standing::Protected {
             let gpus = job.spec.gpus;
             self.newly_protected = self.newly_protected.saturating_add(gpus.0.into());
@@ -405,8 +415,19 @@ impl<'books> Pass<'books> {
 
     /// Whether it waits for its turn only.
     fn may_start(&self, job: &Job) -> bool {
-        let started = self.started.contains(&job.id);
+        let started = self.started.contains(&job.id) || self.array_full(job);
         is_due(job, self.now) && job.reservation.is_none() && !started
+    }
+
+    /// Whether as many of its array run as may at a time.
+    fn array_full(&self, job: &Job) -> bool {
+        let Some(array) = job.spec.array else { return false };
+        let given = self.places.get(&(job.user, array.key)).copied().unwrap_or(0);
+        let held = self.books.index.arrays.get(&(job.user, array.key)).copied().unwrap_or(0);
+        self.books.array_full(job).is_some()
+            || given > 0
+                && job.active_attempt().is_none()
+                && given.saturating_add(held) >= array.at_a_time
     }
 
     fn funded(&self, one: &Bid<'_>) -> bool {

@@ -42,6 +42,9 @@ pub(crate) fn acceptable(books: &Books, user: UserId, spec: &JobSpec) -> Result<
     }
     let account = account::leaf(books, &spec.account)?;
     account::need(books, account, user, Role::Member)?;
+    if spec.whole_cluster && !books.policy.is_admin(user) {
+        return Err(Refusal::WholeCluster);
+    }
     let unknown = spec.after.iter().find(|after| !books.jobs.contains_key(&after.job));
     if let Some(unknown) = unknown {
         return Err(Refusal::NoSuchJob(unknown.job));

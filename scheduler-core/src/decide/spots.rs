@@ -140,7 +140,7 @@ impl<'books> Backlog<'books> {
         for (decision, id) in &books.index.saving {
             if let Some((job, attempt)) = books.with_job(*id) {
                 let grace = save_grace(books, job, attempt);
-                by_storage.entry(storage(job)).or_default().push((*decision, job.id, grace));
+                by_storage.entry(job.storage()).or_default().push((*decision, job.id, grace));
             }
         }
         Self { now, by_storage }
@@ -164,7 +164,7 @@ impl<'books> Backlog<'books> {
 
     /// When the write gate admits a request at the latest: after whole rounds of those before it.
     fn admitted_by(&self, books: &Books, job: &Job, request: DecisionSeq) -> Timestamp {
-        let all = self.by_storage.get(&storage(job)).map_or(&[][..], Vec::as_slice);
+        let all = self.by_storage.get(&job.storage()).map_or(&[][..], Vec::as_slice);
         // Of one decision all are asked at once: the smaller ids first.
         let until = all.partition_point(|(decision, _, _)| *decision <= request);
         let before = all.iter().take(until).filter(|(_, other, _)| *other != job.id);
@@ -176,10 +176,24 @@ impl<'books> Backlog<'books> {
         }
         self.now.plus(Span(longest.0.saturating_mul(count / width)))
     }
+
+    /// Requests to the job's storage target that the gate may still have before one made at `from`:
+    /// how many, and the longest grace of them.
+    pub(crate) fn outlasting(&self, books: &Books, job: &Job, from: Timestamp) -> (u64, Span) {
+        let all = self.by_storage.get(&job.storage()).map_or(&[][..], Vec::as_slice);
+        let width = u64::from(books.policy.sharing.gate_width.max(1));
+        let count = u64::try_from(all.len()).unwrap_or(u64::MAX);
+        let longest = all.iter().map(|(_, _, grace)| *grace).max().unwrap_or_default();
+        let rounds = Span(longest.0.saturating_mul(count.div_ceil(width)));
+        if self.now.plus(rounds) > from { (count, longest) } else { (0, Span::ZERO) }
+    }
 }
 
-fn storage(job: &Job) -> Option<&StorageName> {
-    job.spec.checkpoint.as_ref().map(|offer| &offer.storage)
+impl Job {
+    /// Where it saves, if it can.
+    pub(crate) fn storage(&self) -> Option<&StorageName> {
+        self.spec.checkpoint.as_ref().map(|offer| &offer.storage)
+    }
 }
 
 /// The time an attempt has from the request to its end.

@@ -204,5 +204,7 @@ fn may_be_elder(money: &Money<'_>, id: tidegate_model::JobId) -> bool {
     let Some(job) = money.books.jobs.get(&id) else { return false };
     let ask = money.least_weight(job).rate(job.spec.gpus).over(job.spec.min_runtime);
     let half = money.sheet.row(job.account).limit.part(1, 2);
-    job.elder_allowed || ask <= half
+    // Its own array keeps it waiting, not the cluster.
+    let held_back = money.books.array_full(job).is_some();
+    !held_back && (job.elder_allowed || ask <= half)
 }

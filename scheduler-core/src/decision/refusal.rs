@@ -18,6 +18,8 @@ pub enum Refusal {
     NotYours(JobId),
     /// Only an admin may.
     AdminOnly,
+    /// Only an admin may submit a gang beyond what one may hold.
+    WholeCluster,
     /// The key was used for a job with another spec.
     KeyReused {
         /// The job that has the key.
@@ -85,6 +87,10 @@ impl fmt::Display for Refusal {
                 )
             }
             Self::AdminOnly => out.write_str("only an admin of the cluster may do this"),
+            Self::WholeCluster => out.write_str(
+                "whole_cluster: only an admin of the cluster may submit with it; leave it out, or ask \
+                 an admin to submit the job",
+            ),
             Self::KeyReused { job } => {
                 write!(out, "the submit key was used for {job} with another spec; use a new key")
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_model::{GpuCount, NodeFacts, NodeId, NodeName};
 
 use super::{Applied, Stamp, ensure};
-use crate::books::{Books, Drain, Node};
+use crate::books::{Books, Drain, Node, REMOVED_KEPT};
 use crate::decision::Decision;
 use crate::money::Rate;
 
@@ -37,6 +37,10 @@ impl Books {
                 ensure(entry.tasks.is_empty(), "a node with tasks is not removed")?;
                 self.index.leave_node(&entry, &self.policy);
                 self.count_installed();
+                self.removed.insert(*node, entry.name.clone());
+                if self.removed.len() > REMOVED_KEPT {
+                    self.removed.pop_first();
+                }
                 Ok(())
             }
             _ => Err("not about a node"),

@@ -9,7 +9,8 @@ use crate::accounts::AccountId;
 use crate::books::{Attempt, Books, Job};
 use crate::decide::leave::grace_ends;
 use crate::decide::money::{Claimant, Money, Short};
-use crate::decide::pass::Pass;
+use crate::decide::pass::{Bid, Pass};
+use crate::decide::published;
 use crate::decide::spots::Backlog;
 use crate::decide::walk::{self, Demand, Next};
 use crate::decision::{SaveReason, Standing};
@@ -26,7 +27,8 @@ pub(super) fn waiting(
     job: &Job,
 ) -> Explanation {
     let pass = Pass::new(books, seen, now);
-    if let Some(explanation) = reserved(books, now, job).or_else(|| too_few_nodes(&pass, job)) {
+    let first = reserved(&pass, job).or_else(|| array(books, job));
+    if let Some(explanation) = first.or_else(|| too_few_nodes(&pass, job)) {
         return explanation;
     }
     let bids = pass.options(job);
@@ -41,14 +43,15 @@ pub(super) fn waiting(
         if let Err(short) = pass.money.funding(&claimant) {
             return short_of_budget(&pass.money, &claimant, short);
         }
-        if let Some((at, _)) = pass.expected_place(bid).filter(|(at, _)| *at > now) {
-            return expected(&pass, job, at);
+        if let Some((from, spots)) = pass.expected_place(bid).filter(|(from, _)| *from > now) {
+            return expected(&pass, bid, from, &spots);
         }
     }
     turn(&pass, job)
 }
 
-fn reserved(books: &Books, now: Timestamp, job: &Job) -> Option<Explanation> {
+fn reserved(pass: &Pass<'_>, job: &Job) -> Option<Explanation> {
+    let (books, now) = (pass.books, pass.now);
     let held = job.reservation.as_ref()?;
     let nodes: Vec<_> = held
         .nodes
@@ -56,18 +59,30 @@ fn reserved(books: &Books, now: Timestamp, job: &Job) -> Option<Explanation> {
         .filter_map(|(node, _)| books.nodes.get(node))
         .map(|node| node.name.to_string())
         .collect();
+    let at = published::latest(books, pass.seen, now, job.id).unwrap_or(held.at);
+    let leave = if at > held.at.max(now) { ", when those on them have saved and left" } else { "" };
     let line = format!(
-        "it has a firm reservation of {} from {} on; {} GPU-hours of its account are set aside",
+        "it has a firm reservation of {}: its own from {} on, and empty at the latest {}{leave}; {} \
+         GPU-hours of its account are set aside",
         listed(&nodes),
         away(held.at, now),
+        away(at, now),
         held.pledge
     );
-    let firm = ("firm", 1);
-    Some(said(Reason::AwaitingReservation, line, [("at_ms", held.at.0), firm]))
+    let numbers = [("at_ms", at.0), ("from_ms", held.at.0), ("firm", 1)];
+    Some(said(Reason::AwaitingReservation, line, numbers))
+}
+
+/// It waits for others of its own array, whatever the cluster has.
+fn array(books: &Books, job: &Job) -> Option<Explanation> {
+    let (held, at_a_time) = (books.array_full(job)?, job.spec.array?.at_a_time);
+    let line = format!("its array runs {at_a_time} at a time, and {held} of it have their turn");
+    let numbers = [("at_a_time", at_a_time.into()), ("array_active", held.into())];
+    Some(said(Reason::AwaitingTurn, line, numbers))
 }
 
 fn too_few_nodes<'books>(pass: &Pass<'books>, job: &'books Job) -> Option<Explanation> {
-    let fits = |bid: &crate::decide::pass::Bid<'_>| {
+    let fits = |bid: &Bid<'_>| {
         let able = pass.spots().iter().filter(|spot| {
             spot.kind == bid.kind
                 && spot.node.serves(job.user)
@@ -161,15 +176,22 @@ fn refills_at(money: &Money<'_>, claimant: &Claimant<'_>) -> Option<Timestamp> {
     instants.into_iter().find(holds)
 }
 
-fn expected(pass: &Pass<'_>, job: &Job, at: Timestamp) -> Explanation {
-    let limits = pass.books.policy.sharing.verify_limit;
-    let line = format!(
-        "it is funded; its {} GPUs are expected {}, with the time others need to save and {limits} \
-         to verify",
-        job.spec.gpus,
-        away(at, pass.now)
-    );
-    said(Reason::AwaitingReservation, line, [("at_ms", at.0), ("firm", 0)])
+fn expected(pass: &Pass<'_>, bid: &Bid<'_>, from: Timestamp, spots: &[usize]) -> Explanation {
+    let at = published::expected(pass, bid, from, spots);
+    let leave = if at > from {
+        let verify = pass.books.policy.sharing.verify_limit;
+        let save = Span(at.since(from).0.saturating_sub(verify.0));
+        format!(
+            ": others yield {}, need {save} to save, and {verify} to verify",
+            away(from, pass.now)
+        )
+    } else {
+        String::new()
+    };
+    let (gpus, when) = (bid.claimant.job.spec.gpus, away(at, pass.now));
+    let line = format!("it is funded; its {gpus} GPUs are expected {when}{leave}");
+    let numbers = [("at_ms", at.0), ("from_ms", from.0), ("firm", 0)];
+    said(Reason::AwaitingReservation, line, numbers)
 }
 
 fn turn(pass: &Pass<'_>, job: &Job) -> Explanation {
@@ -252,7 +274,7 @@ pub(super) fn saving(books: &Books, attempt: &Attempt) -> String {
     let why = match save.why {
         SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {grounds}"),
         SaveReason::Drained { node } => {
-            let name = books.nodes.get(&node).map(|node| node.name.to_string());
+            let name = books.node_name(node).map(ToString::to_string);
             format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))
         }
     };

@@ -176,6 +176,8 @@ impl Lab {
             after: vec![],
             notify_url: None,
             pty: false,
+            whole_cluster: false,
+            array: None,
         }
     }
 
@@ -272,6 +274,10 @@ impl Lab {
 
     pub(super) fn declare_lost(&mut self, node: u32) {
         self.apply(&Event::NodeDeclaredLost { node: name(node), by: ROOT });
+    }
+
+    pub(super) fn remove(&mut self, node: u32) {
+        self.apply(&Event::NodeRemovalRequested { node: name(node), by: ROOT });
     }
 
     /// A node says what it sees of tasks: (job, attempt, task, what).

@@ -4,12 +4,15 @@
 use tidegate_model::{JobId, Timestamp};
 
 use crate::{
-    AccountId, Amount, Books, Core, Decision, JobState, MoveCause, NodeState, Right, SaveReason,
-    Standing, Terms,
+    AccountId, Amount, Books, Core, Decision, Job, JobState, MoveCause, NodeState, Right,
+    SaveReason, Standing, Terms,
 };
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "the others have no rule of this kind")]
 pub(super) fn check(books: &Books, now: Timestamp, decision: &Decision) {
+    if let Decision::AttemptPlanned { attempt, .. } = decision {
+        so_many_at_a_time(books, attempt.job);
+    }
     match decision {
         Decision::AttemptPlanned { attempt, terms, places }
             if terms.standing == Standing::Protected =>
@@ -39,6 +42,8 @@ pub(super) fn check(books: &Books, now: Timestamp, decision: &Decision) {
                 }
                 let heir = books.attempt(*by).unwrap();
                 assert_eq!(heir.terms.standing, Standing::Protected, "free work displaces nobody");
+                let both = grounds.rule == Right::Small && victim.terms.small;
+                assert!(!both, "{by} and {attempt}, both small, would take turns for ever");
             }
         }
         Decision::StandingChanged { attempt, at, to, promised_until } => {
@@ -52,6 +57,23 @@ pub(super) fn check(books: &Books, now: Timestamp, decision: &Decision) {
         }
         _ => {}
     }
+}
+
+/// Of an array that runs so many at a time fewer have an attempt under way before the next starts.
+fn so_many_at_a_time(books: &Books, job: JobId) {
+    let entry = &books.jobs[&job];
+    let Some(array) = entry.spec.array else { return };
+    let (under_way, most) = (under_way(books, entry), array.at_a_time);
+    assert!(under_way < most, "{job} starts beside {under_way} of its array, which runs {most}");
+}
+
+fn under_way(books: &Books, job: &Job) -> u32 {
+    let alike = books.jobs.values().filter(|other| {
+        let key = |job: &Job| job.spec.array.map(|array| array.key);
+        other.user == job.user && key(other) == key(job)
+    });
+    let under_way = alike.filter(|other| matches!(other.state, JobState::Active { .. })).count();
+    u32::try_from(under_way).unwrap()
 }
 
 /// The pledge of a protected start fits at every ancestor, or was held before.
@@ -99,6 +121,7 @@ pub(super) fn nothing_idle_that_could_run(core: &Core, now: Timestamp) {
             && job.reservation.is_none()
             && job.runs_free()
             && job.spec.gpus.0 == 1
+            && job.spec.array.is_none_or(|array| under_way(books, job) < array.at_a_time)
     });
     if let Some(job) = could {
         assert!(idle <= headroom, "{idle} GPUs are idle and {} waits", job.id);

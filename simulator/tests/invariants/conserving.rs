@@ -8,24 +8,28 @@
 //!   Only where no expected start shapes backfill (`max_reservations` 0): which nodes those need is
 //!   the scheduler's own estimate.
 //!
+//! Of an array that runs so many at a time the next may start only when one of them is over, and never
+//! more than so many have their turn.
+//!
 //! Of one kind of GPU, without nodes of one user. Figures are those of the accounts, the rest is
 //! reckoned here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use scheduler_core::{Amount, Books, Core, Job, JobState, Node, NodeState, Standing, Weight};
-use tidegate_model::{NodeId, Span, Timestamp};
+use tidegate_model::{ArrayPlace, JobId, NodeId, Span, Timestamp};
 
 /// A node that takes work, and its idle GPUs.
 type Idle<'books> = (&'books Node, usize);
 
-/// A job that could start now and does not.
+/// A job that could start now and does not, or that is one too many of its array.
 pub(crate) fn who_could_start(core: &Core, now: Timestamp) -> Option<String> {
     let books = core.books();
     let ready = |node: &&Node| core.node_state(now, node.id) == Some(NodeState::Ready);
     let nodes = books.nodes.values().map(AsRef::as_ref).filter(ready);
     let nodes: Vec<Idle<'_>> = nodes.map(|node| (node, node.idle().count())).collect();
-    let waiting = books.jobs.values().filter(|job| is_due(job, now));
+    let waiting = books.jobs.values().filter(|job| is_due(job, now) && array_has_room(books, job));
     let found = waiting.filter_map(|job| {
         let free = could_run_free(books, job, &nodes);
         let how = if free { "Free" } else { could_be_protected(books, job, &nodes, now)? };
@@ -34,13 +38,38 @@ pub(crate) fn who_could_start(core: &Core, now: Timestamp) -> Option<String> {
         let (id, gpus) = (job.id, job.spec.gpus);
         Some(format!("{id} of {gpus} GPUs could start {how}, with idle {}", idle.join(", ")))
     });
-    found.into_iter().next()
+    let too_many = || who_is_too_many(books).map(|id| format!("{id} is too many of its array"));
+    found.into_iter().next().or_else(too_many)
 }
 
 fn is_due(job: &Job, now: Timestamp) -> bool {
     let due = matches!(job.state, JobState::Pending { not_before } if not_before <= now);
     let held_up = job.parked.is_some() || !job.waits_for.is_empty() || job.cancelled_by.is_some();
     due && !held_up && job.reservation.is_none()
+}
+
+fn array_has_room(books: &Books, job: &Job) -> bool {
+    job.spec.array.is_none_or(|array| in_array(books, job).count() < places(array))
+}
+
+/// A job of an array of which more hold a place than may at a time.
+fn who_is_too_many(books: &Books) -> Option<JobId> {
+    let over = |job: &&Arc<Job>| {
+        job.spec.array.is_some_and(|array| in_array(books, job).count() > places(array))
+    };
+    books.jobs.values().find(over).map(|job| job.id)
+}
+
+fn places(array: ArrayPlace) -> usize {
+    usize::try_from(array.at_a_time).unwrap_or(usize::MAX)
+}
+
+/// Who of the job's array runs, or has a firm reservation.
+fn in_array<'books>(books: &'books Books, job: &Job) -> impl Iterator<Item = &'books Job> {
+    let of = |job: &Job| (job.user, job.spec.array.map(|array| array.key));
+    let wanted = of(job);
+    let alike = books.jobs.values().map(AsRef::as_ref).filter(move |other| of(other) == wanted);
+    alike.filter(|other| other.reservation.is_some() || other.active_attempt().is_some())
 }
 
 fn could_run_free(books: &Books, job: &Job, nodes: &[Idle<'_>]) -> bool {

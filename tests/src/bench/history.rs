@@ -230,6 +230,8 @@ pub fn spec(name: &str, gpus: u32) -> anyhow::Result<JobSpec> {
         after: Vec::new(),
         notify_url: None,
         pty: false,
+        whole_cluster: false,
+        array: None,
     })
 }
 

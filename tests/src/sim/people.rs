@@ -281,6 +281,7 @@ pub(super) fn gives_up(refusal: &scheduler_core::Refusal) -> bool {
         | Refusal::NoSuchNode(_)
         | Refusal::NotYours(_)
         | Refusal::AdminOnly
+        | Refusal::WholeCluster
         | Refusal::KeyReused { .. }
         | Refusal::Unsatisfiable { .. }
         | Refusal::NoSuchAccount { .. }

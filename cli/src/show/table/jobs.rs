@@ -112,6 +112,13 @@ fn asked(spec: &Spec) -> Vec<(&'static str, String)> {
     if spec.order != 0 {
         facts.push(("order", spec.order.to_string()));
     }
+    if spec.whole_cluster {
+        facts.push(("may hold", "all GPUs of its kind".to_owned()));
+    }
+    if let Some(array) = &spec.array {
+        facts
+            .push(("array", format!("{} at a time, under the key {}", array.at_a_time, array.key)));
+    }
     if !spec.after.is_empty() {
         facts.push(("after", spec.after.iter().map(after).collect::<Vec<_>>().join(", ")));
     }
@@ -173,8 +180,11 @@ fn reserved(held: &Reservation, now: Timestamp) -> String {
     let nodes = held.nodes.iter().map(|one| format!("{} on {}", one.gpus, one.node));
     let nodes = nodes.collect::<Vec<_>>().join(", ");
     let at = relative(held.at_ms, now);
+    let latest = held.latest_ms.filter(|latest| *latest != held.at_ms);
+    let latest = latest.map(|at| format!(" and empty at the latest {}", relative(at, now)));
+    let latest = latest.unwrap_or_default();
     format!(
-        "{nodes}; from {at}, made {}, {} GPU-h pledged",
+        "{nodes}; its own from {at}{latest}, made {}, {} GPU-h pledged",
         ago(held.made_ms, now),
         held.pledge_gpu_us
     )

@@ -167,6 +167,8 @@ fn busy() -> v1::JobView {
     asked.own_order = -1;
     asked.while_waiting = v1::WhileWaiting::Wait.into();
     asked.after = vec![v1::Dependency { job: "job-3".into(), success: true }];
+    asked.whole_cluster = true;
+    asked.array = Some(v1::ArrayPlace { key: "01JQ".into(), at_a_time: 10 });
     asked.checkpoint = Some(v1::CheckpointOffer {
         signal: Some("USR1".into()),
         target: v1::SaveTarget::Ranks.into(),
@@ -182,6 +184,7 @@ fn busy() -> v1::JobView {
         reservation: Some(v1::ReservationView {
             made_ms: ago_ms(600),
             at_ms: NOW.0 + 7_800_000,
+            latest_ms: Some(NOW.0 + 8_160_000),
             nodes: vec![v1::ReservedNode { node: "gpu-01".into(), gpus: 4 }],
             pledge: tidegate_proto::amount_bytes(8 * 3_600_000_000),
         }),
@@ -218,6 +221,8 @@ tasks         per-node
 min runtime   2h
 until funded  waits
 order         -1
+may hold      all GPUs of its kind
+array         10 at a time, under the key 01JQ
 after         job-3 is done
 grace         30s
 saves         asked by USR1 to ranks, 1.0TiB to shared within 10m
@@ -228,7 +233,7 @@ submitted     2h ago
 standing      Protected until +1h20m
 parked        by user 1000
 waits for     job-3
-reservation   4 on gpu-01; from in 2h10m, made 10m ago, 8.0 GPU-h pledged
+reservation   4 on gpu-01; its own from in 2h10m and empty at the latest in 2h16m, made 10m ago, 8.0 GPU-h pledged
 elder         for 2h
 saved         step 1200, 3m ago, 68.0MiB, by job-7.1 in /ckpt/1200
 saving        decision-41, asked 2m ago, admitted 1m ago: job-9 has its GPUs

@@ -1,6 +1,6 @@
 //! Reads what a job asks and how it behaves.
 
-use tidegate_model::{GpuCount, JobSpec, Span, UserId, WhileWaiting};
+use tidegate_model::{ArrayPlace, GpuCount, JobSpec, Span, SubmitKey, UserId, WhileWaiting};
 
 use super::{expand, user};
 use crate::cluster::job_spec;
@@ -37,6 +37,7 @@ impl JobForm {
     fn flag(&mut self, name: &str) -> Result<(), String> {
         match name {
             "no-free" => self.spec.while_waiting = WhileWaiting::Wait,
+            "whole-cluster" => self.spec.whole_cluster = true,
             "no-checkpoint" => self.spec.checkpoint = None,
             "ignores-saves" => self.work.on_save = OnSave::Ignore,
             "leaves-unsaved" => self.work.on_save = OnSave::Leave,
@@ -60,6 +61,12 @@ impl JobForm {
             }
             "type" => {
                 self.spec.gpu_type = Some(value.parse().map_err(|error| format!("{error}"))?);
+            }
+            "array" => {
+                let (key, at_a_time) = value.split_once('%').ok_or("array=7%2")?;
+                let key = SubmitKey(number(key.trim(), key)?.into());
+                let at_a_time = number("array", at_a_time)?;
+                self.spec.array = Some(ArrayPlace { key, at_a_time });
             }
             "after" | "after-done" => {
                 let jobs = expand(value)?.into_iter();

@@ -265,6 +265,8 @@ fn spec() -> JobSpec {
         after: vec![],
         notify_url: None,
         pty: false,
+        whole_cluster: false,
+        array: None,
     }
 }
 
