@@ -193,12 +193,15 @@ impl<'books> Money<'books> {
         lapses: Amount,
     ) -> Option<Grounds> {
         let whole = |rule| Some(Grounds::plain(rule));
-        // Else two small jobs would displace each other in turn.
+        // Else two small jobs of one user would displace each other in turn.
+        let same_user = (victim.account, victim.user) == (claimant.leaf, claimant.user);
         let (_, _, _, victim_small) = as_victim(self.books, victim);
         match standing {
             Standing::Protected => None,
             Standing::Free => whole(Right::Free),
-            Standing::Funded if claimant.small && !victim_small => whole(Right::Small),
+            Standing::Funded if claimant.small && !(same_user && victim_small) => {
+                whole(Right::Small)
+            }
             Standing::Funded if victim.account != claimant.leaf => {
                 self.by_ratio(claimant, victim, lapses)
             }

@@ -42,8 +42,10 @@ pub(super) fn check(books: &Books, now: Timestamp, decision: &Decision) {
                 }
                 let heir = books.attempt(*by).unwrap();
                 assert_eq!(heir.terms.standing, Standing::Protected, "free work displaces nobody");
-                let both = grounds.rule == Right::Small && victim.terms.small;
-                assert!(!both, "{by} and {attempt}, both small, would take turns for ever");
+                let users = |job| books.jobs.get(&job).map(|job| (job.account, job.user));
+                let own = victim.terms.small && users(by.job) == users(attempt.job);
+                let turns = grounds.rule == Right::Small && own;
+                assert!(!turns, "{by} and {attempt} of one user would take turns for ever");
             }
         }
         Decision::StandingChanged { attempt, at, to, promised_until } => {
