@@ -18,14 +18,23 @@ pub(super) fn drain(
     if reason.trim().is_empty() {
         return turn.take(Decision::Refused(Refusal::ReasonMissing));
     }
-    // A person's drain is never overwritten: the first owner and reason stand.
-    if turn.books().nodes.get(&id).is_some_and(|node| node.drain.is_some()) {
-        return Ok(());
-    }
     let late = wanted_by.map(|at| turn.now().since(at)).filter(|late| *late > Span::ZERO);
     if let Some(late) = late {
         let why =
             format!("by: that was {late} ago; an instant to come, or a span from now, is accepted");
+        return turn.take(Decision::Refused(Refusal::CannotHold { why }));
+    }
+    // A person's drain is never overwritten: the first owner, reason and instant stand.
+    if let Some(known) = turn.books().nodes.get(&id).and_then(|node| node.drain.as_ref()) {
+        let same = (known.by, known.reason.as_str(), known.wanted_by);
+        if same == (by, reason.trim(), wanted_by) {
+            return Ok(());
+        }
+        let (by, reason) = (known.by, &known.reason);
+        let why = format!(
+            "{node} is drained already, by {by}: {reason}; another drain is accepted after \
+             `tidegate resume {node}`"
+        );
         return turn.take(Decision::Refused(Refusal::CannotHold { why }));
     }
     // What is planned there and does not run yet is planned anew.

@@ -120,9 +120,16 @@ impl<'books> Pass<'books> {
             let alone = spot.firm.is_empty() && spot.expected.is_none();
             if alone { self.now } else { spot.emptied_by(self.books, self.backlog()) }
         };
+        // Expected starts shape backfill: they keep GPUs that nobody has to leave. A right to displace
+        // is not theirs to hold up, they are estimates; firm reservations are not.
+        let admits = |spot: &Spot<'_>, until: Timestamp| {
+            let displaces = spot.idle.saturating_add(spot.coming) < one.shape.per_node;
+            let admits = if displaces { Spot::before_firm } else { Spot::admits };
+            admits(spot, job.id, until)
+        };
         let could = |spot: &Spot<'_>| {
             spot.most() >= one.shape.per_node
-                && spot.admits(job.id, until(emptied(spot)))
+                && admits(spot, until(emptied(spot)))
                 && due.is_none_or(|own| own.contains(&spot.node.id))
         };
         let usable: Vec<_> =
@@ -143,7 +150,7 @@ impl<'books> Pass<'books> {
         // A gang starts when the last of its nodes is empty.
         let chosen = || choice.spots.iter().filter_map(|index| self.spots().get(*index));
         let last = chosen().map(emptied).max().unwrap_or(self.now);
-        chosen().all(|spot| spot.admits(job.id, until(last))).then_some(choice)
+        chosen().all(|spot| admits(spot, until(last))).then_some(choice)
     }
 
     /// Whether free work alone makes enough room, or the job has a right against some account's
