@@ -109,21 +109,26 @@ pub(crate) fn park_dependents(turn: &mut Turn<'_>, ended: JobId) -> Result<(), B
 
 type Decided = Result<Option<Decision>, Refusal>;
 
+fn alive(job: &Job) -> Result<&Job, Refusal> {
+    let why = || format!("{} has ended; a job that waits or runs is accepted", job.id);
+    if job.is_alive() { Ok(job) } else { Err(Refusal::CannotHold { why: why() }) }
+}
+
 fn park(books: &Books, id: JobId, by: UserId) -> Decided {
-    let job = own_job(books, id, by)?;
-    let already = job.parked.is_some() || !job.is_alive();
+    let job = alive(own_job(books, id, by)?)?;
     let why = ParkReason::Asked { by };
-    Ok((!already).then_some(Decision::JobParked { job: id, why }))
+    Ok(job.parked.is_none().then_some(Decision::JobParked { job: id, why }))
 }
 
 fn release(books: &Books, id: JobId, by: UserId) -> Decided {
-    let job = own_job(books, id, by)?;
+    let job = alive(own_job(books, id, by)?)?;
     Ok(job.parked.is_some().then_some(Decision::JobUnparked { job: id, by }))
 }
 
 fn allow_elder(books: &Books, id: JobId, by: UserId) -> Decided {
     let job = books.jobs.get(&id).ok_or(Refusal::NoSuchJob(id))?;
     account::need(books, job.account, by, Role::Manager)?;
+    let job = alive(job)?;
     Ok((!job.elder_allowed).then_some(Decision::ElderAllowed { job: id, by }))
 }
 
