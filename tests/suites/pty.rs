@@ -261,6 +261,23 @@ async fn who_works_in_a_job_that_has_to_leave_is_told_why_and_what_becomes_of_it
     assert!(screen.all().contains(expected), "{}", screen.all());
 }
 
+#[tokio::test]
+async fn who_ends_a_shell_that_starts_again_is_told_so() {
+    let cluster = cluster().await;
+    let restarts = ["run", "--pty", "--max-restarts", "1", "--env", "PS1=ready> ", "--", "sh"];
+    let mut screen = person(&cluster, &restarts);
+    screen.shows("ready> ", MINUTE).await.unwrap();
+    screen.send("exit 4\r").unwrap();
+    assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(4), "{}", screen.all());
+    let expected = "job-1 starts again; `tidegate attach job-1` to look, `tidegate cancel job-1`";
+    assert!(screen.all().contains(expected), "{}", screen.all());
+    let mut back = person(&cluster, &["attach", "job-1"]);
+    back.shows("ready> ", MINUTE).await.unwrap();
+    back.send("exit 6\r").unwrap();
+    assert_eq!(back.ended(MINUTE).await.unwrap().code(), Some(6), "{}", back.all());
+    assert!(!back.all().contains("starts again"), "{}", back.all());
+}
+
 /// A stream to a terminal, and one from it.
 type Ends = (mpsc::Sender<v1::AttachRequest>, Streaming<v1::AttachReply>);
 
