@@ -4,6 +4,7 @@
 //! What is not here: the terminal that the job sees; it is kept on the job's node, and the job
 //! goes on in it whether anybody looks or not.
 
+mod end;
 mod session;
 
 use std::cell::RefCell;
@@ -45,7 +46,7 @@ pub(crate) async fn run(api: &Api, args: RunArgs) -> Result<(), Failure> {
     let job = submit::run_one(api, args).await?;
     remark(&format!("{job} is submitted; Ctrl-C cancels it while it waits"));
     tokio::select! {
-        opened = first(api, job) => work(api, job, opened?).await,
+        opened = first(api, job) => work(api, job, opened?, Opening::Run).await,
         interrupted = signal::ctrl_c() => {
             interrupted.map_err(|why| Failure::new(Exit::Failed, format!("Ctrl-C: {why}")))?;
             cancel_quietly(api, job).await?;
@@ -61,7 +62,15 @@ pub(crate) async fn run(api: &Api, args: RunArgs) -> Result<(), Failure> {
 pub(crate) async fn attach(api: &Api, job: JobId) -> Result<(), Failure> {
     screen::check()?;
     let opened = first(api, job).await?;
-    work(api, job, opened).await
+    work(api, job, opened, Opening::Attach).await
+}
+
+/// How somebody came to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    /// Whoever submits a command wants to see what it prints, however soon it is over.
+    Run,
+    Attach,
 }
 
 /// A stream to and from a terminal.
@@ -123,10 +132,10 @@ async fn open(api: &Api, job: JobId, seen: &Seen) -> Result<Opened, Failure> {
     to.map(|to| Opened { to, from }).ok_or_else(|| Failure::new(Exit::Broken, "nothing was asked"))
 }
 
-async fn work(api: &Api, job: JobId, opened: Opened) -> Result<(), Failure> {
+async fn work(api: &Api, job: JobId, opened: Opened, by: Opening) -> Result<(), Failure> {
     let raw = Raw::take()?;
     let mut session = Session::new(api, job, &raw)?;
     let end = session.run(opened).await;
     drop(raw);
-    end?.told(api, job).await
+    end?.told(api, job, by).await
 }

@@ -104,6 +104,42 @@ async fn who_leaves_comes_back_to_what_was_last_on_the_screen() {
     // Who comes too late is told how it ended.
     let mut late = person(&cluster, &["attach", "job-1"]);
     assert_eq!(late.ended(MINUTE).await.unwrap().code(), Some(0), "{}", late.all());
+    assert!(late.all().contains("job-1 has ended: exit 0"), "{}", late.all());
+}
+
+#[tokio::test]
+async fn what_a_command_prints_is_seen_though_it_is_over_at_once() {
+    let cluster = cluster().await;
+    for number in 1..=5 {
+        let command = format!("echo mark-$((40 + {number})); exit {number}");
+        let mut screen = person(&cluster, &["run", "--pty", "--", "sh", "-c", &command]);
+        let ended = screen.ended(MINUTE).await.unwrap();
+        assert_eq!(ended.code(), Some(number), "{}", screen.all());
+        let mark = format!("mark-{}", 40 + number);
+        assert_eq!(screen.all().matches(&mark).count(), 1, "{}", screen.all());
+        assert!(!screen.all().contains("was lost"), "{}", screen.all());
+    }
+}
+
+#[tokio::test]
+async fn the_log_of_a_removed_node_is_not_found_with_words() {
+    let mut cluster = cluster().await;
+    let client = cluster.client().unwrap();
+    let job = JobSpec { command: vec!["true".to_owned()], ..cluster.job("short", 1) };
+    let job = client.submit(&job).await.unwrap();
+    client.job_ended(job, MINUTE).await.unwrap();
+    let node = client.nodes().await.unwrap().remove(0).node;
+    cluster.kill(Role::Agent(0)).unwrap();
+    until(MINUTE, "the node to be removed", async || {
+        let remove = v1::RemoveNodeRequest { node: node.clone() };
+        client.api().remove_node(remove).await.map_err(|status| status.to_string())
+    })
+    .await
+    .unwrap();
+    let mut screen = person(&cluster, &["logs", "job-1"]);
+    assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(3), "{}", screen.all());
+    let expected = format!("{node}, on which job-1.1.0 ran, has been removed; its logs were there");
+    assert!(screen.all().contains(&expected), "{}", screen.all());
 }
 
 #[tokio::test]
@@ -221,8 +257,25 @@ async fn who_works_in_a_job_that_has_to_leave_is_told_why_and_what_becomes_of_it
     let ended = screen.ended(MINUTE).await.unwrap();
     assert_eq!(ended.code(), Some(129), "{}", screen.all());
     assert!(screen.all().contains("job-1: job-1.1 is stopped because "), "{}", screen.all());
-    let expected = "job-1 will be started again: `tidegate attach job-1` comes back to it";
+    let expected = "job-1 starts again; `tidegate attach job-1` to look";
     assert!(screen.all().contains(expected), "{}", screen.all());
+}
+
+#[tokio::test]
+async fn who_ends_a_shell_that_starts_again_is_told_so() {
+    let cluster = cluster().await;
+    let restarts = ["run", "--pty", "--max-restarts", "1", "--env", "PS1=ready> ", "--", "sh"];
+    let mut screen = person(&cluster, &restarts);
+    screen.shows("ready> ", MINUTE).await.unwrap();
+    screen.send("exit 4\r").unwrap();
+    assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(4), "{}", screen.all());
+    let expected = "job-1 starts again; `tidegate attach job-1` to look, `tidegate cancel job-1`";
+    assert!(screen.all().contains(expected), "{}", screen.all());
+    let mut back = person(&cluster, &["attach", "job-1"]);
+    back.shows("ready> ", MINUTE).await.unwrap();
+    back.send("exit 6\r").unwrap();
+    assert_eq!(back.ended(MINUTE).await.unwrap().code(), Some(6), "{}", back.all());
+    assert!(!back.all().contains("starts again"), "{}", back.all());
 }
 
 /// A stream to a terminal, and one from it.

@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use tidegate_model::{JobId, TaskExit};
+use tidegate_model::{JobId, TaskId};
 use tidegate_proto::v1;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use v1::attach_reply::Message as Reply;
 use v1::attach_request::Message as Ask;
 
+use super::end::{End, Ended, Shown};
 use super::{Opened, POLL, Seen, open, why};
 use crate::connect::Api;
 use crate::exit::{Exit, Failure};
@@ -19,11 +20,9 @@ use crate::jobs::{broken, view};
 use crate::keys::Keys;
 use crate::retry::Patience;
 use crate::screen::{self, Raw};
-use crate::show::out::{pass_on, remark};
-use crate::view::job::Job;
+use crate::show::out::pass_on;
 
-/// How long what was typed may take to arrive when somebody leaves, and why a command was ended to
-/// be known.
+/// How long what was typed may take to arrive when somebody leaves, and the job to be looked at.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Pieces of input that may wait for the job; then no key is taken.
@@ -39,14 +38,6 @@ pub(super) struct Session<'a> {
     /// What ends this program and not the job: a closed window, a TERM.
     ended: [Signal; 2],
     seen: Seen,
-}
-
-/// How the work in a job is over.
-#[derive(Debug)]
-pub(super) enum End {
-    Exit(TaskExit),
-    Detached,
-    Taken,
 }
 
 /// How one connection is over.
@@ -77,16 +68,10 @@ impl<'a> Session<'a> {
                 Over::End(end) => return Ok(end),
                 Over::Lost(why) => why,
             };
-            self.raw.tell(&format!(
-                "the connection to {} was lost ({lost}); the job goes on. Connecting again: keys \
-                 are not passed on until then, Ctrl-] d leaves",
-                self.job
-            ));
-            opened = match self.again().await? {
+            opened = match self.again(&lost).await? {
                 Some(opened) => opened,
                 None => return Ok(End::Detached),
             };
-            self.raw.tell(&format!("connected to {} again", self.job));
         }
     }
 
@@ -95,11 +80,12 @@ impl<'a> Session<'a> {
         let Opened { to, mut from } = opened;
         let mut unsent: VecDeque<Ask> = screen::size().map(Ask::Size).into_iter().collect();
         let [hangup, terminate] = &mut self.ended;
+        let mut here = Here { job: self.job, raw: self.raw, is_open: false };
         loop {
             tokio::select! {
                 said = from.message() => match said {
                     Ok(Some(v1::AttachReply { message: Some(message) })) => {
-                        if let Some(end) = heard(&mut self.seen, self.raw, message)? {
+                        if let Some(end) = here.heard(&mut self.seen, message)? {
                             return Ok(Over::End(end));
                         }
                     }
@@ -136,10 +122,19 @@ impl<'a> Session<'a> {
     }
 
     /// The next connection; none if the person left meanwhile.
-    async fn again(&mut self) -> Result<Option<Opened>, Failure> {
+    async fn again(&mut self, lost: &str) -> Result<Option<Opened>, Failure> {
         let (api, job, seen) = (self.api, self.job, self.seen.clone());
         let raw = self.raw;
         let connecting = async {
+            // Its end may be what closed it, and be known only now.
+            sleep(POLL).await;
+            let known = timeout(PATIENCE, view(api, &Patience::none(), job)).await;
+            if !known.is_ok_and(|now| now.is_ok_and(|now| now.state.is_ended())) {
+                raw.tell(&format!(
+                    "the connection to {job} was lost ({lost}); the job goes on. Connecting \
+                     again: keys are not passed on until then, Ctrl-] d leaves"
+                ));
+            }
             let mut told = String::new();
             loop {
                 match open(api, job, &seen).await {
@@ -190,86 +185,53 @@ async fn detach(typed: &mut mpsc::Receiver<Vec<u8>>, keys: &mut Keys) {
     }
 }
 
-/// Passes on what the job says; its end, if that is it.
-fn heard(seen: &mut Seen, raw: &Raw, message: Reply) -> Result<Option<End>, Failure> {
-    match message {
-        Reply::Opened(task) => {
-            if seen.task != task {
+/// One connection, as far as its terminal is open.
+struct Here<'a> {
+    job: JobId,
+    raw: &'a Raw,
+    is_open: bool,
+}
+
+impl Here<'_> {
+    /// Passes on what the job says; its end, if that is it.
+    fn heard(&mut self, seen: &mut Seen, message: Reply) -> Result<Option<End>, Failure> {
+        match message {
+            Reply::Opened(task) => {
+                self.is_open = true;
                 if !seen.task.is_empty() {
-                    raw.tell(&format!("it was started again: this is {task}"));
+                    self.raw.tell(&format!("connected to {} again", self.job));
                 }
-                *seen = Seen { task, after: None };
-            }
-        }
-        Reply::Output(v1::TerminalOutput { offset, bytes }) => {
-            if let Some(missed) = seen.after.map(|after| offset.saturating_sub(after))
-                && missed > 0
-            {
-                raw.tell(&format!("{missed} bytes before this are only in `tidegate logs`"));
-            }
-            pass_on(&bytes)?;
-            let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-            seen.after = Some(offset.saturating_add(length));
-        }
-        Reply::Taken(v1::TerminalTaken {}) => return Ok(Some(End::Taken)),
-        Reply::Exit(exit) => {
-            return Ok(Some(End::Exit(exit.try_into().map_err(|error| broken(&error))?)));
-        }
-    }
-    Ok(None)
-}
-
-impl End {
-    /// Says what there is to say, and ends as the command did.
-    pub(super) async fn told(self, api: &Api, job: JobId) -> Result<(), Failure> {
-        match self {
-            Self::Detached => {
-                remark(&format!("{job} goes on; `tidegate attach {job}` comes back to it"));
-                Ok(())
-            }
-            Self::Taken => {
-                Err(Failure::new(Exit::Failed, format!("{job} is attached elsewhere from now on")))
-            }
-            Self::Exit(TaskExit::Exited(0)) => Ok(()),
-            Self::Exit(TaskExit::Exited(code)) => Err(Failure::Command { code }),
-            Self::Exit(TaskExit::Signaled(signal)) => {
-                if let Some(now) = once_ended(api, job).await {
-                    tell_why(&now);
+                if seen.task != task {
+                    if !seen.task.is_empty() {
+                        self.raw.tell(&format!("it was started again: this is {task}"));
+                    }
+                    *seen = Seen { task, after: None };
                 }
-                // As a shell has it.
-                Err(Failure::Command { code: 128_u8.saturating_add(signal) })
             }
-            Self::Exit(TaskExit::NeverStarted(why) | TaskExit::Lost(why)) => {
-                Err(Failure::new(Exit::Failed, format!("{job} ended: {why}")))
+            Reply::Output(v1::TerminalOutput { offset, bytes }) => {
+                if let Some(missed) = seen.after.map(|after| offset.saturating_sub(after))
+                    && missed > 0
+                {
+                    let words = format!("{missed} bytes before this are only in `tidegate logs`");
+                    self.raw.tell(&words);
+                }
+                pass_on(&bytes)?;
+                let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                seen.after = Some(offset.saturating_add(length));
+            }
+            Reply::Taken(v1::TerminalTaken {}) => return Ok(Some(End::Taken)),
+            Reply::Exit(exit) => {
+                let exit = exit.try_into().map_err(|error| broken(&error))?;
+                let task: Option<TaskId> = seen.task.parse().ok();
+                let shown = match (self.is_open, seen.task.is_empty()) {
+                    (true, _) => Shown::All,
+                    (false, true) => Shown::Nothing,
+                    (false, false) => Shown::Part,
+                };
+                let attempt = task.map(|task| task.attempt.number);
+                return Ok(Some(End::Exit(Ended { exit, shown, attempt })));
             }
         }
-    }
-}
-
-/// The job once its newest attempt has ended; the node may have told of it a moment ago.
-async fn once_ended(api: &Api, job: JobId) -> Option<Job> {
-    let since = Instant::now();
-    while since.elapsed() < PATIENCE {
-        let now = view(api, &Patience::none(), job).await.ok()?;
-        if now.newest()?.state.is_ended() {
-            return Some(now);
-        }
-        sleep(POLL).await;
-    }
-    None
-}
-
-/// Somebody else may have ended it, and it may not be over with that.
-fn tell_why(job: &Job) {
-    let id = job.job;
-    let why = job.newest().map(|newest| newest.why.as_str()).filter(|why| !why.is_empty());
-    if let Some(why) = why {
-        remark(&format!("{id}: {why}"));
-    }
-    if !job.state.is_ended() {
-        remark(&format!(
-            "{id} will be started again: `tidegate attach {id}` comes back to it, `tidegate cancel \
-             {id}` ends it"
-        ));
+        Ok(None)
     }
 }

@@ -9,7 +9,7 @@ mod warnings;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use scheduler_core::{Event, Job, JobState};
+use scheduler_core::{Event, Job, JobState, Task};
 use tidegate_model::{AttemptId, JobId, JobSpec, NodeName, TaskId, Timestamp, UserId};
 use tidegate_proto::{MAX_LOG_READ, optional, parsed, required, v1};
 use tonic::transport::server::UdsConnectInfo;
@@ -96,8 +96,7 @@ impl Api {
             let last = attempt.tasks.len().saturating_sub(1);
             return Err(Status::not_found(format!("{} has tasks 0 to {last}", attempt.id)));
         };
-        let node = view.core.books().nodes.get(&task.place.node).map(|node| node.name.clone());
-        let node = node.ok_or_else(|| Status::data_loss("the task's node is not in the books"))?;
+        let node = node_of(&view, task, id, "its logs were there")?;
         Ok(LogPlace { id, node, started: task.started, complete: task.exit.is_some() })
     }
 }
@@ -108,6 +107,22 @@ struct LogPlace {
     node: NodeName,
     started: bool,
     complete: bool,
+}
+
+/// The node of a task. What was kept there has gone with a node that was removed.
+pub(super) fn node_of(
+    view: &View,
+    task: &Task,
+    id: TaskId,
+    what: &str,
+) -> Result<NodeName, Status> {
+    let (books, node) = (view.core.books(), task.place.node);
+    let known = books.nodes.get(&node).map(|node| node.name.clone());
+    known.ok_or_else(|| {
+        let name = books.node_name(node);
+        let name = name.map_or_else(|| "the node".to_owned(), ToString::to_string);
+        Status::not_found(format!("{name}, on which {id} ran, has been removed; {what}"))
+    })
 }
 
 pub(super) fn find(view: &View, id: JobId) -> Result<&Job, Status> {

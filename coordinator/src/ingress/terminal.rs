@@ -20,7 +20,7 @@ use v1::attach_request::Message as Ask;
 use v1::from_terminal::Message as From;
 use v1::to_terminal::Message as To;
 
-use super::api::{Api, caller, find, job_id};
+use super::api::{Api, caller, find, job_id, node_of};
 use super::status;
 use crate::view::View;
 
@@ -198,7 +198,7 @@ fn place(view: &View, user: UserId, job: &str) -> Result<Place, Status> {
     if !known.started {
         return Err(waits());
     }
-    let node = node.ok_or_else(|| Status::data_loss("the task's node is not in the books"))?;
+    let node = node_of(view, known, task, "its terminal was there")?;
     Ok(Place::Open(task, node))
 }
 
@@ -258,7 +258,7 @@ async fn carry(
                 return;
             }
         }
-        let lost = Status::unavailable("the node closed the terminal; the job goes on");
+        let lost = Status::unavailable("the node closed the terminal");
         // Whoever has gone needs no word.
         drop(replies.send(Err(lost)).await);
     };
