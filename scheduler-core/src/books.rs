@@ -32,7 +32,7 @@ pub struct Books {
     pub policy_edit: Option<PolicyEdit>,
     /// By id. Shared with the copies that readers hold; a change copies one entry.
     pub nodes: BTreeMap<NodeId, Arc<Node>>,
-    /// Names of nodes since removed, the newest [`REMOVED_KEPT`], for jobs that ran on them.
+    /// Names of nodes since removed, the newest 1,024, for jobs that ran on them.
     pub removed: BTreeMap<NodeId, NodeName>,
     /// By id. Shared likewise.
     pub jobs: BTreeMap<JobId, Arc<Job>>,
