@@ -19,7 +19,7 @@ use self::bids::{Form, ShapeKey, Shapes};
 use crate::accounts::AccountId;
 use crate::books::{Attempt, Books, Job, JobState, Reservation};
 use crate::decide::glance::{Found, FreeGlance, Funded, Glance, Nodes, Rights};
-use crate::decide::money::{Money, as_victim};
+use crate::decide::money::Money;
 use crate::decide::spots::{self, Backlog, Spot};
 use crate::decide::walk::{self, Demand, Next};
 use crate::decision::{Decision, Grounds, MoveCause, Right, SaveReason, Standing};
@@ -51,7 +51,6 @@ pub(crate) struct Pass<'books> {
     spots: OnceCell<Vec<Spot<'books>>>,
     backlog: OnceCell<Backlog<'books>>,
     nodes: OnceCell<Rc<Nodes>>,
-    funded_jobs: OnceCell<Vec<&'books Job>>,
     funded_users: OnceCell<Rc<Funded>>,
     /// Forms of a job by what of it they depend on.
     shapes: RefCell<BTreeMap<ShapeKey, Shapes>>,
@@ -92,7 +91,6 @@ impl<'books> Pass<'books> {
             spots: OnceCell::new(),
             backlog: OnceCell::new(),
             nodes: OnceCell::new(),
-            funded_jobs: OnceCell::new(),
             funded_users: OnceCell::new(),
             shapes: RefCell::default(),
             rights: None,
@@ -315,23 +313,14 @@ impl<'books> Pass<'books> {
     fn funded_users(&self) -> &Rc<Funded> {
         self.funded_users.get_or_init(|| {
             let mut funded = Funded::new();
-            for job in self.funded_jobs() {
+            let ids = self.books.index.funded.iter();
+            for job in ids.filter_map(|(_, id)| self.books.jobs.get(&id.job)) {
                 let order = job.spec.own_order;
                 let users = funded.entry(job.account).or_default();
                 let last = users.entry(job.user).or_insert(order);
                 *last = order.max(*last);
             }
             Rc::new(funded)
-        })
-    }
-
-    /// Jobs with Funded work: one stands for all against which rights are alike.
-    fn funded_jobs(&self) -> &[&'books Job] {
-        self.funded_jobs.get_or_init(|| {
-            let ids = self.books.index.funded.iter();
-            let jobs = ids.filter_map(|(_, id)| self.books.jobs.get(&id.job));
-            let keyed = jobs.map(|job| (as_victim(self.books, job), job.as_ref()));
-            keyed.collect::<BTreeMap<_, _>>().into_values().collect()
         })
     }
 

@@ -10,7 +10,6 @@ use crate::decide::money::Claimant;
 use crate::decide::spots::{Spot, start_limit};
 use crate::decide::victims::{Choice, EXACT_AMONG, Search};
 use crate::decision::{Decision, Standing};
-use crate::money::Amount;
 use crate::policy::{Kind, part_of};
 
 impl<'books> Pass<'books> {
@@ -140,9 +139,6 @@ impl<'books> Pass<'books> {
             }
             return None;
         }
-        if due.is_none() && !self.could_displace(one, &usable) {
-            return None;
-        }
         let (money, seen, claimant) = (&self.money, self.seen, one.claimant);
         let search =
             Search { money, seen, claimant, firm: due.is_some(), exact_among: EXACT_AMONG };
@@ -151,21 +147,6 @@ impl<'books> Pass<'books> {
         let chosen = || choice.spots.iter().filter_map(|index| self.spots().get(*index));
         let last = chosen().map(emptied).max().unwrap_or(self.now);
         chosen().all(|spot| admits(spot, until(last))).then_some(choice)
-    }
-
-    /// Whether free work alone makes enough room, or the job has a right against some account's
-    /// funded work at all: most that are tried and fail have none.
-    pub(super) fn could_displace(&self, one: &Bid<'books>, usable: &[usize]) -> bool {
-        let spots = self.spots();
-        let roomy = usable.iter().filter_map(|index| spots.get(*index));
-        let roomy = roomy.filter(|spot| spot.without_funded() >= one.shape.per_node).count();
-        if roomy >= usize::try_from(one.shape.nodes).unwrap_or(usize::MAX) {
-            return true;
-        }
-        let claimant = &one.claimant;
-        self.funded_jobs()
-            .iter()
-            .any(|job| self.money.right(claimant, job, Standing::Funded, Amount::ZERO).is_some())
     }
 
     pub(super) fn start_free(&mut self, job: &'books Job) -> Option<Vec<Decision>> {
