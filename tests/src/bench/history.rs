@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
 
 use scheduler_core::Event;
+use simulator::plain_job;
 use tidegate_coordinator::engine::{Engine, MAX_EVENTS_PER_TURN};
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink};
 use tidegate_model::{
     Bytes, ClusterId, DecisionSeq, Gpu, GpuCount, JobSpec, NodeFacts, NodeName, Span, SubmitKey,
-    TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId, WhileWaiting,
+    TaskExit, TaskId, TaskSeen, Timestamp, UserId,
 };
 use tidegate_proto::link::{NodePlan, Order};
 
@@ -210,28 +211,15 @@ pub fn spec(name: &str, gpus: u32) -> anyhow::Result<JobSpec> {
     let env = env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
     Ok(JobSpec {
         name: name.to_owned(),
-        account: "lab/pretrain".parse()?,
         command: command.map(str::to_owned).to_vec(),
         working_dir: "/shared/projects/pretrain/runs".to_owned(),
         env: env.collect(),
-        gpus: GpuCount(gpus),
-        gpus_per_node: None,
-        layout: TaskLayout::PerNode,
         min_runtime: Span::hours(2),
         grace: Span::minutes(5),
         max_restarts: 5,
         checkpoint_dir: Some(format!("/shared/projects/pretrain/checkpoints/{name}")),
         log_cap: Bytes(64 << 20),
-        gpu_type: None,
-        max_blocks: None,
-        own_order: 0,
-        while_waiting: WhileWaiting::Free,
-        checkpoint: None,
-        after: Vec::new(),
-        notify_url: None,
-        pty: false,
-        whole_cluster: false,
-        array: None,
+        ..plain_job("lab/pretrain".parse()?, GpuCount(gpus))
     })
 }
 

@@ -2,10 +2,10 @@
 //! shapes and min runtimes, nodes that do what they are told, one thing at a time.
 
 use scheduler_core::{AccountRequest, Core, Cut, Event, Observation, Policy, Size as Budget};
+use simulator::plain_job;
 use tidegate_model::{
     Bytes, CheckpointOffer, Commit, Gpu, GpuCount, JobSpec, NodeFacts, NodeId, NodeName, Order,
-    SaveTarget, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
-    WhileWaiting,
+    SaveTarget, Span, SubmitKey, TaskExit, TaskId, TaskSeen, Timestamp, UserId,
 };
 
 use super::BEGIN;
@@ -236,37 +236,19 @@ fn leaf(programme: usize, project: usize, team: usize) -> String {
 }
 
 fn spec() -> JobSpec {
+    let checkpoint = CheckpointOffer {
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(10),
+        bytes: None,
+        storage: "shared".parse().expect("a name"),
+        saved_codes: vec![85],
+    };
     JobSpec {
         name: "j".into(),
-        account: leaf(0, 0, 0).parse().expect("a path"),
         command: vec!["x".into()],
-        working_dir: "/w".into(),
-        env: vec![],
-        gpus: GpuCount(8),
-        gpus_per_node: None,
-        layout: TaskLayout::PerNode,
-        min_runtime: Span::ZERO,
-        grace: Span::seconds(30),
-        max_restarts: 3,
-        checkpoint_dir: None,
-        log_cap: Bytes(1 << 20),
-        gpu_type: None,
-        max_blocks: None,
-        own_order: 0,
-        while_waiting: WhileWaiting::Free,
-        checkpoint: Some(CheckpointOffer {
-            signal: None,
-            target: SaveTarget::Ranks,
-            grace: Span::minutes(10),
-            bytes: None,
-            storage: "shared".parse().expect("a name"),
-            saved_codes: vec![85],
-        }),
-        after: vec![],
-        notify_url: None,
-        pty: false,
-        whole_cluster: false,
-        array: None,
+        checkpoint: Some(checkpoint),
+        ..plain_job(leaf(0, 0, 0).parse().expect("a path"), GpuCount(8))
     }
 }
 
