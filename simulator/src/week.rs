@@ -35,8 +35,10 @@ const STEP: Span = Span::minutes(10);
 pub struct Options {
     /// Everything follows from it.
     pub seed: u64,
-    /// How long it lasts; the first day is not counted.
+    /// How long it lasts.
     pub days: u64,
+    /// Jobs submitted before that day are not counted: the window fills first.
+    pub counted_from: u64,
     /// GPU-time asked over GPU-time there is, in percent.
     pub load: u32,
     /// Whether every step is held against the invariants; slow.
@@ -49,6 +51,8 @@ struct Leaf {
     path: AccountPath,
     /// Part of the cluster, in millionths.
     part: u32,
+    /// How much it asks of that part of all demand, in percent.
+    demand: u32,
     users: std::ops::Range<u32>,
 }
 
@@ -63,7 +67,8 @@ pub fn run(options: Options) -> Result<Figures, String> {
         let (gpus, block) = (GPUS_PER_NODE, format!("b{}", number / 16));
         nodes.push(NodeForm { name, gpus, block, product: "simulated".to_owned() });
     }
-    let figures = Figures::new(EPOCH.plus(Span::hours(24)));
+    let counted_from = Span::hours(options.counted_from.saturating_mul(24));
+    let figures = Figures::new(EPOCH.plus(counted_from));
     let world = World::new(&nodes, Policy::default(), figures, options.checked);
     let world = world.map_err(|wrong| wrong.to_string())?;
     let draw = Draw::new(options.seed, options.load, NODES.saturating_mul(GPUS_PER_NODE));
@@ -103,7 +108,8 @@ impl Lab {
                 let count = (u64::from(USERS) * u64::from(part) / u64::from(WHOLE)).max(2);
                 let end = u32::try_from(count).unwrap_or(2).saturating_add(users);
                 let path = path.parse().map_err(|error| format!("{error}"))?;
-                self.leaves.push(Leaf { path, part, users: users..end });
+                let demand = self.draw.demand();
+                self.leaves.push(Leaf { path, part, demand, users: users..end });
                 users = end;
             }
         }
@@ -120,11 +126,10 @@ impl Lab {
     /// The first wishes of every leaf.
     fn open(&mut self) {
         for (index, leaf) in self.leaves.clone().iter().enumerate() {
-            self.draw.set_demand(leaf.part);
             for kind in [Kind::Debug, Kind::Eval, Kind::Tuning] {
                 self.await_next(index, kind, EPOCH);
             }
-            for wish in self.draw.chains(leaf.part) {
+            for wish in self.draw.chains((leaf.part, leaf.demand)) {
                 let at = EPOCH.plus(self.draw.pause());
                 self.put(at, index, wish);
             }
@@ -137,8 +142,9 @@ impl Lab {
     }
 
     fn await_next(&mut self, leaf: usize, kind: Kind, from: Timestamp) {
-        let Some(part) = self.leaves.get(leaf).map(|leaf| leaf.part) else { return };
-        let (pause, wish) = self.draw.next(kind, part);
+        let asks = self.leaves.get(leaf).map(|leaf| (leaf.part, leaf.demand));
+        let Some(asks) = asks else { return };
+        let (pause, wish) = self.draw.next(kind, asks);
         self.put(from.plus(pause), leaf, wish);
     }
 

@@ -245,9 +245,9 @@ impl<'books> Glance<'books> {
     }
 
     /// Who cannot start now may still have an instant that those behind it must leave alone.
-    fn may_expect(&self) -> bool {
+    fn may_expect(&self, of: &Wanted) -> bool {
         let most = self.books().policy.sharing.max_reservations;
-        !self.nodes.most.is_empty() && self.found.expected.get() < most
+        !of.small && !self.nodes.most.is_empty() && self.found.expected.get() < most
     }
 
     /// Whether the job could start, or has an instant to be noted. `user`: whose, and in which own
@@ -261,7 +261,7 @@ impl<'books> Glance<'books> {
             return within_cap;
         }
         let ahead = self.looks_ahead();
-        if ahead && self.may_expect() {
+        if ahead && self.may_expect(of) {
             return true;
         }
         let start = self.books().policy.start_timeout;

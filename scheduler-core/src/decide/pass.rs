@@ -349,16 +349,21 @@ impl<'books> Pass<'books> {
             return planned;
         }
         self.note_found(&all);
-        let most = self.books.policy.sharing.max_reservations;
-        let expected = &self.found.expected;
-        if let (true, Some(one)) = (plans && expected.get() < most, funded.first())
-            && !self.nodes().most.is_empty()
-            && self.awaited.insert(job.id)
-        {
-            expected.set(expected.get().saturating_add(1));
-            self.deferred.push(**one);
+        if let Some(one) = funded.first().filter(|_| plans) {
+            self.await_start(one);
         }
         None
+    }
+
+    /// The start of an ordinary job shapes backfill. A small one takes the first GPUs that it may.
+    fn await_start(&mut self, one: &Bid<'books>) {
+        let most = self.books.policy.sharing.max_reservations;
+        let counts = !one.claimant.small && !self.nodes().most.is_empty();
+        let expected = &self.found.expected;
+        if counts && expected.get() < most && self.awaited.insert(one.claimant.job.id) {
+            expected.set(expected.get().saturating_add(1));
+            self.deferred.push(*one);
+        }
     }
 
     /// What did not fit in any form of a job fits nobody who asks the same for as long.

@@ -246,12 +246,12 @@ impl<'books> Spot<'books> {
         self.idle.saturating_add(self.coming).saturating_add(self.free)
     }
 
-    /// Whether protected work of `claimant` that may last until `until` may go here: nobody goes
-    /// past a firm reservation that is older than its own, nor past an expected start.
-    pub(crate) fn admits(&self, claimant: JobId, until: Timestamp) -> bool {
-        self.before_firm(claimant, until) && self.expected.is_none_or(|(at, _)| until <= at)
+    /// Whether work that is protected until then is over before anybody is expected to start here.
+    pub(crate) fn before_expected(&self, until: Timestamp) -> bool {
+        self.expected.is_none_or(|(at, _)| until <= at)
     }
 
+    /// Likewise before the firm reservations that are older than the claimant's own.
     pub(crate) fn before_firm(&self, claimant: JobId, until: Timestamp) -> bool {
         let older = self.firm.iter().take_while(|(_, of)| *of != claimant);
         older.map(|(at, _)| *at).all(|at| until <= at)

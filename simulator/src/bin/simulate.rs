@@ -17,9 +17,12 @@ struct Arguments {
     /// Everything follows from it
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long, in days; the first is not counted
-    #[arg(long, default_value_t = 8)]
+    /// How long, in days
+    #[arg(long, default_value_t = 42)]
     days: u64,
+    /// The first days, whose jobs are not counted: the window of seven days fills
+    #[arg(long, default_value_t = 7)]
+    settle: u64,
     /// GPU-time asked over GPU-time there is, in percent
     #[arg(long, default_value_t = 250)]
     load: u32,
@@ -33,8 +36,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let Arguments { seed, days, load, checked, json } = arguments;
-    match week::run(Options { seed, days, load, checked }) {
+    let Arguments { seed, days, settle, load, checked, json } = arguments;
+    match week::run(Options { seed, days, counted_from: settle, load, checked }) {
         Ok(figures) => {
             print(&figures, days, json);
             ExitCode::SUCCESS

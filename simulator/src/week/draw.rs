@@ -36,8 +36,6 @@ pub(super) struct Draw {
     /// GPU-time asked over GPU-time there is, in percent.
     load: u32,
     gpus: u32,
-    /// How much a leaf asks of its part, in percent.
-    demand: u32,
     number: u64,
 }
 
@@ -45,17 +43,17 @@ pub(super) struct Draw {
 const SAVE_PER_GPU: u64 = 140;
 /// Nearly all of 1,024 GPUs: what a gang may hold.
 const WHOLE_GPUS: u32 = 992;
-/// Leaves from this part of the cluster on, in millionths, have a chain of whole-cluster jobs.
-const WHOLE_FROM: u32 = 100_000;
+/// Leaves of these parts of the cluster, in millionths, have a chain of whole-cluster jobs.
+const WHOLE: [u32; 2] = [140_000, 100_000];
 
 impl Draw {
     pub(super) fn new(seed: u64, load: u32, gpus: u32) -> Self {
-        Self { dice: fastrand::Rng::with_seed(seed), load, gpus, demand: 100, number: 0 }
+        Self { dice: fastrand::Rng::with_seed(seed), load, gpus, number: 0 }
     }
 
-    /// How much the next leaf asks: between a half and 1.6 times its part.
-    pub(super) fn set_demand(&mut self, _part: u32) {
-        self.demand = self.dice.u32(50..160);
+    /// How much a leaf asks of what its part is of all that is asked, in percent.
+    pub(super) fn demand(&mut self) -> u32 {
+        self.dice.u32(50..160)
     }
 
     pub(super) fn number(&mut self) -> u64 {
@@ -72,8 +70,8 @@ impl Draw {
         Span::minutes(self.dice.u64(10..120))
     }
 
-    /// The next wish of a kind, and how long after the last.
-    pub(super) fn next(&mut self, kind: Kind, part: u32) -> (Span, Wish) {
+    /// The next wish of a kind in a leaf of that part and demand, and how long after the last.
+    pub(super) fn next(&mut self, kind: Kind, (part, demand): (u32, u32)) -> (Span, Wish) {
         let wish = self.wish(kind);
         // Mean GPU-minutes of the ranges in `wish`.
         let (share, mean) = match kind {
@@ -82,7 +80,7 @@ impl Draw {
             Kind::Tuning | Kind::Pretraining | Kind::Whole => (20, 7300),
         };
         let asked = u128::from(self.gpus) * u128::from(part) * u128::from(self.load);
-        let asked = asked * u128::from(self.demand) * share;
+        let asked = asked * u128::from(demand) * share;
         // GPU-milliseconds a millisecond, in units of 10^-12.
         let mean = u128::from(wish_ms(mean)) * 1_000_000_000_000;
         let pause = u64::try_from(mean / asked.max(1)).unwrap_or(u64::MAX);
@@ -122,16 +120,16 @@ impl Draw {
     }
 
     /// The chains of a leaf: as many as ask for its part of pretraining.
-    pub(super) fn chains(&mut self, part: u32) -> Vec<Wish> {
+    pub(super) fn chains(&mut self, (part, demand): (u32, u32)) -> Vec<Wish> {
         let asked = u64::from(self.gpus) * u64::from(part) * u64::from(self.load);
-        let mut left = asked * u64::from(self.demand) * 76 / 1_000_000_000_000;
+        let mut left = asked * u64::from(demand) * 76 / 1_000_000_000_000;
         let mut chains = Vec::new();
         while left >= 64 {
             let wish = self.wish(Kind::Pretraining);
             left = left.saturating_sub(wish.gpus.into());
             chains.push(wish);
         }
-        if part >= WHOLE_FROM {
+        if WHOLE.contains(&part) {
             chains.push(self.wish(Kind::Whole));
         }
         chains

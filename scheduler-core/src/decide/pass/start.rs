@@ -26,7 +26,7 @@ impl<'books> Pass<'books> {
             self.full.insert(form, until);
             return None;
         };
-        if self.expect_those_before() {
+        if !one.claimant.small && self.expect_those_before() {
             let Some(others) = self.idle_for(one, until) else {
                 self.full.insert(form, until);
                 return None;
@@ -44,7 +44,7 @@ impl<'books> Pass<'books> {
 
     pub(super) fn idle_for(&self, one: &Bid<'books>, until: Timestamp) -> Option<Vec<usize>> {
         let fits = |spot: &Spot<'_>| {
-            spot.idle >= one.shape.per_node && spot.admits(one.claimant.job.id, until)
+            spot.idle >= one.shape.per_node && admits(spot, &one.claimant, until, false)
         };
         let usable: Vec<_> =
             self.of_kind(one).filter(|(_, spot)| fits(spot)).map(|(index, _)| index).collect();
@@ -79,7 +79,7 @@ impl<'books> Pass<'books> {
             return None;
         }
         let mut choice = self.choose(one, None);
-        if choice.is_some() && self.expect_those_before() {
+        if choice.is_some() && !one.claimant.small && self.expect_those_before() {
             choice = self.choose(one, None);
         }
         match choice {
@@ -119,12 +119,9 @@ impl<'books> Pass<'books> {
             let alone = spot.firm.is_empty() && spot.expected.is_none();
             if alone { self.now } else { spot.emptied_by(self.books, self.backlog()) }
         };
-        // Expected starts shape backfill: they keep GPUs that nobody has to leave. A right to displace
-        // is not theirs to hold up, they are estimates; firm reservations are not.
         let admits = |spot: &Spot<'_>, until: Timestamp| {
             let displaces = spot.idle.saturating_add(spot.coming) < one.shape.per_node;
-            let admits = if displaces { Spot::before_firm } else { Spot::admits };
-            admits(spot, job.id, until)
+            admits(spot, &one.claimant, until, displaces)
         };
         let could = |spot: &Spot<'_>| {
             spot.most() >= one.shape.per_node
@@ -223,4 +220,13 @@ impl<'books> Pass<'books> {
             }]
         })
     }
+}
+
+/// Whether the claimant, protected until then at the longest, may go to a node that others are to
+/// have. Nobody goes past an older firm reservation. Expected starts are estimates that shape
+/// backfill: they keep GPUs that nobody has to leave, from everybody but small jobs. A right to
+/// displace is not theirs to hold up.
+fn admits(spot: &Spot<'_>, claimant: &Claimant<'_>, until: Timestamp, displaces: bool) -> bool {
+    let passes = displaces || claimant.small || spot.before_expected(until);
+    passes && spot.before_firm(claimant.job.id, until)
 }
