@@ -92,8 +92,8 @@ impl ArrayRange {
         spec.env.push((COUNT_ENV.to_owned(), self.count().to_string()));
         spec.env.sort();
         // Jobs that save into one directory would destroy each other's checkpoints.
-        spec.checkpoint_dir = spec.checkpoint_dir.map(|dir| format!("{dir}/{index}"));
-        spec.array = self.at_a_time.map(|at_a_time| ArrayPlace { key: base, at_a_time });
+        spec.checkpoint_dir = spec.checkpoint_dir.map(|dir| format!("{dir}/{index}").into());
+        spec.array = self.at_a_time.map(|at_a_time| Box::new(ArrayPlace { key: base, at_a_time }));
         spec.checked().map_err(|error| Failure::refused(error.to_string()))
     }
 }
@@ -160,7 +160,7 @@ mod tests {
             let range: ArrayRange = text.parse().unwrap();
             range.job(&spec(""), 0, SubmitKey(1)).unwrap().array
         };
-        assert_eq!(array("0-9%3"), Some(ArrayPlace { key: SubmitKey(1), at_a_time: 3 }));
+        assert_eq!(array("0-9%3"), Some(Box::new(ArrayPlace { key: SubmitKey(1), at_a_time: 3 })));
         assert_eq!(array("0-9"), None);
     }
 

@@ -153,7 +153,7 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         min_runtime,
         grace: keys.parsed("grace")?.unwrap_or(DEFAULT_GRACE),
         max_restarts: keys.number("max_restarts")?.unwrap_or(DEFAULT_MAX_RESTARTS),
-        checkpoint_dir,
+        checkpoint_dir: checkpoint_dir.map(Into::into),
         log_cap: keys.parsed("log_cap")?.unwrap_or(DEFAULT_LOG_CAP),
         gpu_type: keys.parsed("gpu_type")?,
         max_blocks: keys.number("max_blocks")?,
@@ -161,7 +161,7 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         while_waiting: while_waiting(keys.while_waiting()?, min_runtime, checkpoint.as_ref())?,
         checkpoint,
         after: keys.after()?,
-        notify_url: keys.text("notify_url")?.map(str::to_owned),
+        notify_url: keys.text("notify_url")?.map(Into::into),
         // A file describes a job that nobody sits at.
         pty: false,
         whole_cluster: keys.flag("whole_cluster")?.unwrap_or(false),

@@ -172,7 +172,7 @@ impl Fact {
             name: job.spec.name.clone(),
             account: books.accounts.name(job.account),
             text: format!("{about} ({}): {what}", job.spec.name),
-            url: job.spec.notify_url.clone(),
+            url: job.spec.notify_url.as_deref().map(str::to_owned),
         })
     }
 }

@@ -182,6 +182,8 @@ fn parse_ulid(text: &str) -> Option<u128> {
 macro_rules! ulid {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
+        // Aligned as a u64: as a u128 it would pad what holds it, such as 100,000 waiting jobs.
+        #[repr(Rust, packed(8))]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub u128);
 

@@ -63,7 +63,7 @@ pub struct JobSpec {
     /// Restarts granted after failures of the job's own. Lost hardware does not count.
     pub max_restarts: u32,
     /// Absolute directory for checkpoints; absent = one made below `working_dir`.
-    pub checkpoint_dir: Option<String>,
+    pub checkpoint_dir: Option<Box<str>>,
     /// What is kept of each output stream of each task; the newest bytes stay.
     pub log_cap: Bytes,
     /// The kind of GPU; none = any, but one kind for the whole gang.
@@ -79,13 +79,13 @@ pub struct JobSpec {
     /// Jobs that must have ended before it may start.
     pub after: Vec<Dependency>,
     /// Where the coordinator tells its owner what becomes of it; none = nowhere.
-    pub notify_url: Option<String>,
+    pub notify_url: Option<Box<str>>,
     /// It has a terminal, which its owner may attach to. Then it is one task.
     pub pty: bool,
     /// It may hold more of the GPUs of its kind than one gang may: by an admin's leave.
     pub whole_cluster: bool,
-    /// The array it is one of, if only so many of that run at a time.
-    pub array: Option<ArrayPlace>,
+    /// The array it is one of, if only so many of that run at a time. Few jobs are of one.
+    pub array: Option<Box<ArrayPlace>>,
 }
 
 /// Jobs of one user that were submitted together, of which only so many run at a time.
@@ -174,8 +174,8 @@ impl JobSpec {
             && !self.name.chars().any(char::is_control);
         refuse_if(!name_fits, "name", || "give 1 to 128 characters without controls".into())?;
         let dirs = [
-            ("working_dir", Some(&self.working_dir)),
-            ("checkpoint_dir", self.checkpoint_dir.as_ref()),
+            ("working_dir", Some(self.working_dir.as_str())),
+            ("checkpoint_dir", self.checkpoint_dir.as_deref()),
         ];
         for (field, dir) in dirs {
             let relative = dir.is_some_and(|dir| !dir.starts_with('/') || dir.contains('\0'));
@@ -225,7 +225,7 @@ impl JobSpec {
         refuse_if(self.after.len() > MAX_DEPENDENCIES, "after", || {
             format!("{} jobs named; at most {MAX_DEPENDENCIES} are accepted", self.after.len())
         })?;
-        let at_a_time = self.array.map_or(1, |array| array.at_a_time);
+        let at_a_time = self.array.as_ref().map_or(1, |array| array.at_a_time);
         refuse_if(at_a_time == 0, "array", || {
             "0 at a time would never start; 1 or more is accepted".into()
         })?;
@@ -352,7 +352,7 @@ mod tests {
             },
             "accepted",
         );
-        let array = |at_a_time| Some(ArrayPlace { key: SubmitKey(7), at_a_time });
+        let array = |at_a_time| Some(Box::new(ArrayPlace { key: SubmitKey(7), at_a_time }));
         check(|s| s.array = array(1), "accepted");
         check(
             |s| s.array = array(0),

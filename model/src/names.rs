@@ -27,7 +27,7 @@ macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $expected:literal, $valid:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(String);
+        pub struct $name(Box<str>);
 
         impl $name {
             /// The name as people write it.
@@ -48,7 +48,7 @@ macro_rules! name {
             fn from_str(text: &str) -> Result<Self, NameError> {
                 let valid: fn(&str) -> bool = $valid;
                 if valid(text) {
-                    Ok(Self(text.to_owned()))
+                    Ok(Self(text.into()))
                 } else {
                     let given = text.chars().take(64).collect();
                     Err(NameError { given, expected: $expected })

@@ -53,7 +53,7 @@ impl TryFrom<v1::JobSpec> for JobSpec {
             min_runtime: Span(wire.min_runtime_ms),
             grace: Span(wire.grace_ms),
             max_restarts: wire.max_restarts,
-            checkpoint_dir: wire.checkpoint_dir,
+            checkpoint_dir: wire.checkpoint_dir.map(Into::into),
             log_cap: Bytes(wire.log_cap_bytes),
             gpu_type: optional(&wire.gpu_type, "JobSpec.gpu_type")?,
             max_blocks: Some(wire.max_blocks).filter(|blocks| *blocks > 0),
@@ -61,10 +61,10 @@ impl TryFrom<v1::JobSpec> for JobSpec {
             while_waiting: while_waiting(wire.while_waiting)?,
             checkpoint: wire.checkpoint.map(TryInto::try_into).transpose()?,
             after: dependencies(wire.after)?,
-            notify_url: wire.notify_url,
+            notify_url: wire.notify_url.map(Into::into),
             pty: wire.pty,
             whole_cluster: wire.whole_cluster,
-            array: wire.array.map(TryInto::try_into).transpose()?,
+            array: wire.array.map(TryInto::try_into).transpose()?.map(Box::new),
         };
         Ok(spec.checked()?)
     }
@@ -84,7 +84,7 @@ impl From<JobSpec> for v1::JobSpec {
             min_runtime_ms: spec.min_runtime.0,
             grace_ms: spec.grace.0,
             max_restarts: spec.max_restarts,
-            checkpoint_dir: spec.checkpoint_dir,
+            checkpoint_dir: spec.checkpoint_dir.map(Into::into),
             log_cap_bytes: spec.log_cap.0,
             gpu_type: spec.gpu_type.map(|kind| kind.to_string()).unwrap_or_default(),
             max_blocks: spec.max_blocks.unwrap_or(0),
@@ -92,10 +92,10 @@ impl From<JobSpec> for v1::JobSpec {
             while_waiting: v1::WhileWaiting::from(spec.while_waiting).into(),
             checkpoint: spec.checkpoint.map(Into::into),
             after: spec.after.into_iter().map(Into::into).collect(),
-            notify_url: spec.notify_url,
+            notify_url: spec.notify_url.map(Into::into),
             pty: spec.pty,
             whole_cluster: spec.whole_cluster,
-            array: spec.array.map(Into::into),
+            array: spec.array.map(|array| (*array).into()),
         }
     }
 }

@@ -79,7 +79,7 @@ impl Books {
 
     /// How many of the job's array hold a place, if as many do as may and the job does not.
     pub(crate) fn array_full(&self, job: &Job) -> Option<u32> {
-        let array = job.spec.array?;
+        let array = job.spec.array.as_ref()?;
         let waits = matches!(job.state, JobState::Pending { .. }) && job.reservation.is_none();
         let held = self.index.arrays.get(&(job.user, array.key)).copied().unwrap_or(0);
         (waits && held >= array.at_a_time).then_some(held)
@@ -109,9 +109,10 @@ impl Books {
         self.index.live.iter().filter_map(|id| self.attempt(*id))
     }
 
-    /// Pending jobs in the order they are considered.
+    /// Pending jobs by submit time. Looks at all jobs, ended ones too.
     pub fn queue(&self) -> impl Iterator<Item = &Job> {
-        self.index.queue.iter().filter_map(|(_, job)| self.jobs.get(job)).map(Arc::as_ref)
+        let jobs = self.jobs.values().map(Arc::as_ref);
+        jobs.filter(|job| matches!(job.state, JobState::Pending { .. }))
     }
 
     /// Jobs that have not ended.
@@ -123,7 +124,7 @@ impl Books {
     /// How many jobs are pending.
     #[must_use]
     pub fn pending_jobs(&self) -> usize {
-        self.index.queue.len()
+        self.index.pending
     }
 }
 

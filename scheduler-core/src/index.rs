@@ -5,13 +5,14 @@
 
 mod waiting;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{
     AttemptId, DecisionSeq, JobId, NodeId, NodeName, Span, SubmitKey, Timestamp, UserId,
 };
 
-pub(crate) use self::waiting::{LeafQueue, Place, UserQueue, Waiting, WaitsFor, Wanted};
+pub(crate) use self::waiting::{LeafQueue, Place, UserQueue, Waiting, WaitsFor, Wanted, Wishes};
 use self::waiting::{one_less, one_more};
 use crate::accounts::AccountId;
 use crate::books::{Attempt, Job, JobState, Node};
@@ -27,10 +28,10 @@ pub(crate) struct Index {
     pub(crate) makes: BTreeMap<Make, u32>,
     /// Nodes that take no new work.
     pub(crate) drained: BTreeSet<NodeId>,
-    /// Jobs by client key.
-    pub(crate) keys: BTreeMap<(UserId, SubmitKey), JobId>,
-    /// Pending jobs by submit time.
-    pub(crate) queue: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs by client key, of each user.
+    pub(crate) keys: BTreeMap<UserId, BTreeMap<SubmitKey, JobId>>,
+    /// How many jobs are pending.
+    pub(crate) pending: usize,
     /// Pending jobs that may not start before an instant.
     pub(crate) backoffs: BTreeSet<(Timestamp, JobId)>,
     /// Attempts that hold or may hold something.
@@ -99,7 +100,7 @@ impl Job {
     /// Of which array it holds one of the places: while it runs, and while nodes are promised to it.
     fn array_place(&self) -> Option<(UserId, SubmitKey)> {
         let holds = matches!(self.state, JobState::Active { .. }) || self.reservation.is_some();
-        self.spec.array.filter(|_| holds).map(|array| (self.user, array.key))
+        self.spec.array.as_ref().filter(|_| holds).map(|array| (self.user, array.key))
     }
 
     /// Its attempt, if it runs free while the job waits for protected time.
@@ -133,6 +134,11 @@ impl Job {
 }
 
 impl Index {
+    /// The job that the user's key answers.
+    pub(crate) fn job_of(&self, user: UserId, key: SubmitKey) -> Option<JobId> {
+        self.keys.get(&user)?.get(&key).copied()
+    }
+
     /// Takes in what a node contributes.
     pub(crate) fn enter_node(&mut self, node: &Node, policy: &Policy) {
         self.names.insert(node.name.clone(), node.id);
@@ -149,10 +155,10 @@ impl Index {
 
     /// Takes in what a job contributes.
     pub(crate) fn enter(&mut self, job: &Job, sharing: &Sharing) {
-        self.keys.insert((job.user, job.key), job.id);
+        self.keys.entry(job.user).or_default().insert(job.key, job.id);
         match job.state {
             JobState::Pending { not_before } => {
-                self.queue.insert((job.submitted, job.id));
+                self.pending = self.pending.saturating_add(1);
                 if !job.attempts.is_empty() {
                     self.backoffs.insert((not_before, job.id));
                 }
@@ -218,10 +224,15 @@ impl Index {
 
     /// Takes out what a job contributed.
     pub(crate) fn leave(&mut self, job: &Job, sharing: &Sharing) {
-        self.keys.remove(&(job.user, job.key));
+        if let Entry::Occupied(mut keys) = self.keys.entry(job.user) {
+            keys.get_mut().remove(&job.key);
+            if keys.get().is_empty() {
+                keys.remove();
+            }
+        }
         match job.state {
             JobState::Pending { not_before } => {
-                self.queue.remove(&(job.submitted, job.id));
+                self.pending = self.pending.saturating_sub(1);
                 self.backoffs.remove(&(not_before, job.id));
             }
             JobState::Active { .. } => {}

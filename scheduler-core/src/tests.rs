@@ -257,7 +257,7 @@ fn an_attempt_keeps_the_name_of_its_node_though_that_was_removed_and_another_has
 fn of_an_array_so_many_run_at_a_time_however_they_start() {
     let mut lab = Lab::with_nodes(&[8, 8]);
     let mut spec = lab.spec(2);
-    spec.array = Some(ArrayPlace { key: SubmitKey(7), at_a_time: 2 });
+    spec.array = Some(Box::new(ArrayPlace { key: SubmitKey(7), at_a_time: 2 }));
     let free: Vec<_> = (0..3).map(|_| lab.submit_spec(spec.clone())).collect();
     spec.min_runtime = Span::hours(2);
     let protected = lab.submit_spec(spec.clone());
@@ -280,7 +280,7 @@ fn of_an_array_so_many_run_at_a_time_however_they_start() {
 fn each_start_of_an_array_counts_before_the_next_of_the_same_pass() {
     let mut lab = Lab::with_nodes(&[8]);
     let mut spec = lab.spec(1);
-    spec.array = Some(ArrayPlace { key: SubmitKey(8), at_a_time: 3 });
+    spec.array = Some(Box::new(ArrayPlace { key: SubmitKey(8), at_a_time: 3 }));
     lab.drain(1);
     let all: Vec<_> = (0..6).map(|_| lab.submit_spec(spec.clone())).collect();
     lab.resume(1);

@@ -119,7 +119,7 @@ fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Lau
         nodes: u32::try_from(nodes.len()).ok()?,
         master_addr: books.nodes.get(&first.place.node)?.facts.address.clone(),
         master_port: first.port?,
-        checkpoint_dir: spec.checkpoint_dir.clone().unwrap_or_else(default_dir),
+        checkpoint_dir: spec.checkpoint_dir.as_deref().map_or_else(default_dir, str::to_owned),
         log_cap: spec.log_cap,
         save: save(books, job, attempt),
         pty: spec.pty,

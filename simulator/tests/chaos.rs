@@ -223,7 +223,7 @@ impl Chaos {
         }
         if step.is_multiple_of(3) {
             let (key, at_a_time) = (SubmitKey((step % 2).into()), 1 + step % 2);
-            spec.array = Some(ArrayPlace { key, at_a_time });
+            spec.array = Some(Box::new(ArrayPlace { key, at_a_time }));
         }
         self.world.submit(user, spec, work).map(|_decided| ())
     }

@@ -298,7 +298,7 @@ impl Cluster {
             name: name.to_owned(),
             command: [trainer].into_iter().chain(arguments).collect(),
             layout: TaskLayout::PerGpu,
-            checkpoint_dir: Some(work.join(name).display().to_string()),
+            checkpoint_dir: Some(work.join(name).display().to_string().into()),
             ..self.job(name, gpus)
         }
     }

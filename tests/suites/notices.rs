@@ -120,7 +120,7 @@ async fn cluster(receiver: &Receiver) -> Cluster {
 fn telling(cluster: &Cluster, receiver: &Receiver, command: &[&str]) -> JobSpec {
     JobSpec {
         command: command.iter().map(ToString::to_string).collect(),
-        notify_url: Some(format!("{}/hook/secret", receiver.address)),
+        notify_url: Some(format!("{}/hook/secret", receiver.address).into()),
         ..cluster.job("told", 1)
     }
 }

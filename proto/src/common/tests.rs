@@ -33,7 +33,7 @@ fn spec() -> JobSpec {
         notify_url: Some("https://hooks.example.com/a".into()),
         pty: true,
         whole_cluster: true,
-        array: Some(ArrayPlace { key: SubmitKey(7), at_a_time: 10 }),
+        array: Some(Box::new(ArrayPlace { key: SubmitKey(7), at_a_time: 10 })),
     }
 }
 

@@ -224,7 +224,7 @@ impl<'books> Glance<'books> {
     pub(crate) fn leaf(&self, waiting: &LeafQueue) -> bool {
         let cells = || waiting.cells.keys().filter(|cell| cell.waits.is_for_protected());
         cells().any(|cell| self.is_paid(cell, cell.least_protection()))
-            && (!self.nodes.most.is_empty() || cells().any(|cell| cell.runs))
+            && (!self.nodes.most.is_empty() || cells().any(|cell| cell.runs()))
     }
 
     fn books(&self) -> &'books Books {
@@ -257,7 +257,7 @@ impl<'books> Glance<'books> {
             return false;
         }
         let within_cap = of.small || self.nodes.within_cap(of.gpus);
-        if of.runs {
+        if of.runs() {
             return within_cap;
         }
         let ahead = self.looks_ahead();
@@ -266,8 +266,8 @@ impl<'books> Glance<'books> {
         }
         let start = self.books().policy.start_timeout;
         let until = self.rights.money.now.plus(start).plus(protect);
-        let asked = (of.gpus, of.per_node);
-        let shut = |found| of.plain && is_shut(found, asked, until);
+        let asked = (of.gpus, of.per_node());
+        let shut = |found| of.is_plain() && is_shut(found, asked, until);
         let starts = || self.nodes.fits(&self.nodes.idle, asked) && !shut(&self.found.full);
         let plans = || {
             ahead
@@ -302,10 +302,11 @@ pub(crate) struct FreeGlance {
 
 impl Sieve for FreeGlance {
     fn opens(&self, of: &Wanted) -> bool {
-        let no_room = of.plain && self.found.no_room.borrow().contains(&(of.gpus, of.per_node));
+        let no_room =
+            of.is_plain() && self.found.no_room.borrow().contains(&(of.gpus, of.per_node()));
         !no_room
             && of.gpus.0 <= self.nodes.beyond_headroom
-            && self.nodes.fits(&self.nodes.idle, (of.gpus, of.per_node))
+            && self.nodes.fits(&self.nodes.idle, (of.gpus, of.per_node()))
     }
 
     fn opens_to(&self, _: UserId, of: &Wanted) -> bool {

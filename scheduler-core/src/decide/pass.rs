@@ -295,7 +295,7 @@ impl<'books> Pass<'books> {
         self.nodes.take();
         self.ratios.get_mut().clear();
         self.started.insert(job.id);
-        if let Some(array) = job.spec.array {
+        if let Some(array) = &job.spec.array {
             let given = self.places.entry((job.user, array.key)).or_default();
             *given = given.saturating_add(1);
         }
@@ -415,7 +415,7 @@ impl<'books> Pass<'books> {
 
     /// Whether as many of its array run as may at a time.
     fn array_full(&self, job: &Job) -> bool {
-        let Some(array) = job.spec.array else { return false };
+        let Some(array) = &job.spec.array else { return false };
         let given = self.places.get(&(job.user, array.key)).copied().unwrap_or(0);
         let held = self.books.index.arrays.get(&(job.user, array.key)).copied().unwrap_or(0);
         self.books.array_full(job).is_some()

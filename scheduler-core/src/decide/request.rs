@@ -18,7 +18,7 @@ pub(super) fn submit(
     spec: &JobSpec,
 ) -> Result<(), Broken> {
     let books = turn.books();
-    if let Some(job) = books.index.keys.get(&(user, key)).and_then(|job| books.jobs.get(job)) {
+    if let Some(job) = books.index.job_of(user, key).and_then(|job| books.jobs.get(&job)) {
         let same = job.spec == *spec;
         let id = job.id;
         return turn.take(if same {

@@ -4,14 +4,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::collections::btree_map::Range;
 
-use tidegate_model::{JobId, Span, Timestamp, UserId};
+use tidegate_model::{JobId, Span, UserId};
 
 use crate::accounts::AccountId;
 use crate::books::{Books, Job};
 use crate::decide::money::{Money, compare_ratios};
-use crate::index::{LeafQueue, Place, UserQueue, WaitsFor, Wanted};
+use crate::index::{LeafQueue, Place, UserQueue, WaitsFor, Wanted, Wishes};
 use crate::money::Amount;
 
 /// Which time is waited for.
@@ -45,8 +44,7 @@ pub(crate) fn leaves(money: &Money<'_>, demand: Demand) -> Vec<AccountId> {
     let queue = |leaf: AccountId| demand.of(money.books, leaf);
     let limbs = money.books.accounts.limbs();
     // By place in the tree: whose job was submitted first, there or below; none without demand.
-    let mut oldest: Vec<Option<(Timestamp, JobId)>> =
-        limbs.iter().map(|limb| queue(limb.id)?.oldest).collect();
+    let mut oldest: Vec<Option<JobId>> = limbs.iter().map(|limb| queue(limb.id)?.oldest).collect();
     for (place, limb) in limbs.iter().enumerate().rev() {
         let first = oldest.get(place).copied().flatten();
         if let (Some(first), Some(above)) = (first, oldest.get_mut(limb.parent)) {
@@ -166,32 +164,25 @@ fn users<'books>(
     let mut users: Vec<_> = waiting
         .users
         .iter()
-        .map(|(user, queue)| ((had(*user), queue.submits.first()), (*user, queue)))
+        .map(|(user, queue)| ((had(*user), queue.oldest()), (*user, queue)))
         .collect();
     users.sort_by_key(|(key, _)| *key);
     users.into_iter().map(|(_, user)| user).collect()
 }
 
-/// Jobs of one user that want the same, by place, and how long each is to be protected.
-type Jobs<'books> = Range<'books, (Wanted, Place), Span>;
-
 /// The jobs of one user that pass, in the user's own order: cells merged by place.
 struct Own<'books, 'sieve, S> {
     user: UserId,
     sieve: &'sieve S,
-    cells: Vec<(Wanted, Jobs<'books>)>,
+    cells: Vec<(Wanted, Wishes<'books>)>,
     /// The next of each cell that is open: its place, which cell, its protection.
     heads: BinaryHeap<Reverse<(Place, usize, Span)>>,
 }
 
-/// Before and after every place.
-const FIRST: Place = (i32::MIN, Timestamp(0), JobId(0));
-const LAST: Place = (i32::MAX, Timestamp(u64::MAX), JobId(u64::MAX));
-
 impl<'books, 'sieve, S: Sieve> Own<'books, 'sieve, S> {
     fn of(user: UserId, queue: &'books UserQueue, open: &[&Wanted], sieve: &'sieve S) -> Self {
         let open = open.iter().copied().filter(|wanted| sieve.opens_to(user, wanted));
-        let range = |cell: &Wanted| (*cell, queue.wishes.range((*cell, FIRST)..=(*cell, LAST)));
+        let range = |cell: &Wanted| (*cell, queue.that_want(*cell));
         let cells = open.map(range).collect();
         let mut own = Self { user, sieve, cells, heads: BinaryHeap::new() };
         (0..own.cells.len()).for_each(|cell| own.advance(cell));
@@ -202,9 +193,9 @@ impl<'books, 'sieve, S: Sieve> Own<'books, 'sieve, S> {
     fn advance(&mut self, cell: usize) {
         let (user, sieve) = (self.user, self.sieve);
         let Some((key, rest)) = self.cells.get_mut(cell) else { return };
-        let next = rest.find(|((_, place), protect)| sieve.passes(user, key, *place, **protect));
-        if let Some(((_, place), protect)) = next {
-            self.heads.push(Reverse((*place, cell, *protect)));
+        let next = rest.find(|(wish, protect)| sieve.passes(user, key, wish.place(), **protect));
+        if let Some((wish, protect)) = next {
+            self.heads.push(Reverse((wish.place(), cell, *protect)));
         }
     }
 }
@@ -222,7 +213,7 @@ impl<S: Sieve> Iterator for Own<'_, '_, S> {
             let passes = self.sieve.passes(self.user, &key, place, protect);
             self.advance(cell);
             if passes {
-                return Some(place.2);
+                return Some(place.1);
             }
         }
         None

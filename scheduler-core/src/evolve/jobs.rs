@@ -163,7 +163,7 @@ impl Books {
     /// If it does not fit the books.
     pub fn restore_job(&mut self, job: Job) -> Result<(), &'static str> {
         ensure(job.id.0 <= self.last_job, "a job's id is not beyond the last")?;
-        ensure(!self.index.keys.contains_key(&(job.user, job.key)), "a key answers one job")?;
+        ensure(self.index.job_of(job.user, job.key).is_none(), "a key answers one job")?;
         ensure(self.accounts.get(job.account).is_some(), "a job has an account")?;
         self.index.enter(&job, &self.policy.sharing);
         for attempt in job.attempts.iter().filter(|attempt| attempt.is_live()) {

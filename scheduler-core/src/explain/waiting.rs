@@ -75,7 +75,7 @@ fn reserved(pass: &Pass<'_>, job: &Job) -> Option<Explanation> {
 
 /// It waits for others of its own array, whatever the cluster has.
 fn array(books: &Books, job: &Job) -> Option<Explanation> {
-    let (held, at_a_time) = (books.array_full(job)?, job.spec.array?.at_a_time);
+    let (held, at_a_time) = (books.array_full(job)?, job.spec.array.as_ref()?.at_a_time);
     let line = format!("its array runs {at_a_time} at a time, and {held} of it have their turn");
     let numbers = [("at_a_time", at_a_time.into()), ("array_active", held.into())];
     Some(said(Reason::AwaitingTurn, line, numbers))

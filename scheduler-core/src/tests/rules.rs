@@ -64,14 +64,14 @@ pub(super) fn check(books: &Books, now: Timestamp, decision: &Decision) {
 /// Of an array that runs so many at a time fewer have an attempt under way before the next starts.
 fn so_many_at_a_time(books: &Books, job: JobId) {
     let entry = &books.jobs[&job];
-    let Some(array) = entry.spec.array else { return };
+    let Some(array) = &entry.spec.array else { return };
     let (under_way, most) = (under_way(books, entry), array.at_a_time);
     assert!(under_way < most, "{job} starts beside {under_way} of its array, which runs {most}");
 }
 
 fn under_way(books: &Books, job: &Job) -> u32 {
     let alike = books.jobs.values().filter(|other| {
-        let key = |job: &Job| job.spec.array.map(|array| array.key);
+        let key = |job: &Job| job.spec.array.as_ref().map(|array| array.key);
         other.user == job.user && key(other) == key(job)
     });
     let under_way = alike.filter(|other| matches!(other.state, JobState::Active { .. })).count();
@@ -123,7 +123,7 @@ pub(super) fn nothing_idle_that_could_run(core: &Core, now: Timestamp) {
             && job.reservation.is_none()
             && job.runs_free()
             && job.spec.gpus.0 == 1
-            && job.spec.array.is_none_or(|array| under_way(books, job) < array.at_a_time)
+            && job.spec.array.as_ref().is_none_or(|array| under_way(books, job) < array.at_a_time)
     });
     if let Some(job) = could {
         assert!(idle <= headroom, "{idle} GPUs are idle and {} waits", job.id);

@@ -49,24 +49,24 @@ fn is_due(job: &Job, now: Timestamp) -> bool {
 }
 
 fn array_has_room(books: &Books, job: &Job) -> bool {
-    job.spec.array.is_none_or(|array| in_array(books, job).count() < places(array))
+    job.spec.array.as_ref().is_none_or(|array| in_array(books, job).count() < places(array))
 }
 
 /// A job of an array of which more hold a place than may at a time.
 fn who_is_too_many(books: &Books) -> Option<JobId> {
     let over = |job: &&Arc<Job>| {
-        job.spec.array.is_some_and(|array| in_array(books, job).count() > places(array))
+        job.spec.array.as_ref().is_some_and(|array| in_array(books, job).count() > places(array))
     };
     books.jobs.values().find(over).map(|job| job.id)
 }
 
-fn places(array: ArrayPlace) -> usize {
+fn places(array: &ArrayPlace) -> usize {
     usize::try_from(array.at_a_time).unwrap_or(usize::MAX)
 }
 
 /// Who of the job's array runs, or has a firm reservation.
 fn in_array<'books>(books: &'books Books, job: &Job) -> impl Iterator<Item = &'books Job> {
-    let of = |job: &Job| (job.user, job.spec.array.map(|array| array.key));
+    let of = |job: &Job| (job.user, job.spec.array.as_ref().map(|array| array.key));
     let wanted = of(job);
     let alike = books.jobs.values().map(AsRef::as_ref).filter(move |other| of(other) == wanted);
     alike.filter(|other| other.reservation.is_some() || other.active_attempt().is_some())

@@ -217,7 +217,7 @@ pub fn spec(name: &str, gpus: u32) -> anyhow::Result<JobSpec> {
         min_runtime: Span::hours(2),
         grace: Span::minutes(5),
         max_restarts: 5,
-        checkpoint_dir: Some(format!("/shared/projects/pretrain/checkpoints/{name}")),
+        checkpoint_dir: Some(format!("/shared/projects/pretrain/checkpoints/{name}").into()),
         log_cap: Bytes(64 << 20),
         ..plain_job("lab/pretrain".parse()?, GpuCount(gpus))
     })

@@ -217,7 +217,7 @@ impl Work {
     #[must_use]
     pub fn checkpoints(&self, cluster: &Cluster) -> Checkpoints {
         let dir = self.spec(cluster).checkpoint_dir.unwrap_or_default();
-        Checkpoints { dir: PathBuf::from(dir) }
+        Checkpoints { dir: PathBuf::from(&*dir) }
     }
 }
 

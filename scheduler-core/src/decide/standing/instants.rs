@@ -62,8 +62,7 @@ fn next_refills(money: &Money<'_>) -> Vec<Refill> {
         for (small, room) in [(false, ordinary), (true, small)] {
             let least = u128::try_from(room.0).unwrap_or(0) / u128::from(weight.0.max(1));
             let least = u64::try_from(least).unwrap_or(u64::MAX);
-            let beyond = waiting.asks.range((small, least)..=(small, u64::MAX));
-            let mut asks = beyond.map(|((_, plain), _)| weight.of((*plain).into()));
+            let mut asks = waiting.asks(small, least).map(|plain| weight.of(plain.into()));
             let ask = asks.find(|ask| *ask > room);
             if let Some(ask) = ask.filter(|ask| *ask - room <= reach) {
                 refills.push(Refill { leaf: *leaf, small, ask });

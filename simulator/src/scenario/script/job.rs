@@ -66,7 +66,7 @@ impl JobForm {
                 let (key, at_a_time) = value.split_once('%').ok_or("array=7%2")?;
                 let key = SubmitKey(number(key.trim(), key)?.into());
                 let at_a_time = number("array", at_a_time)?;
-                self.spec.array = Some(ArrayPlace { key, at_a_time });
+                self.spec.array = Some(Box::new(ArrayPlace { key, at_a_time }));
             }
             "after" | "after-done" => {
                 let jobs = expand(value)?.into_iter();
