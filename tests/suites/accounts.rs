@@ -208,7 +208,7 @@ async fn a_policy_has_an_author_and_a_version_and_a_change_of_another_version_is
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("changed the policy after you read it"), "{refused}");
     assert!(set(&policy, Some(second.version)).await.unwrap());
-    let kind = |name: &str| v1::GpuRule { name: name.into(), product: "H".into(), weight: 1000 };
+    let kind = |name: &str| v1::GpuRule { name: name.into(), product: name.into(), weight: 1000 };
     policy.sharing.as_mut().unwrap().gpu_types = vec![kind("h100"), kind("a100"), kind("h100")];
     let refused = set(&policy, None).await.unwrap_err();
     assert_eq!(refused.message(), "gpu_types: h100 is named twice; name each kind once");
