@@ -17,7 +17,7 @@ use self::keys::{Keys, parsed, syntax};
 use tidegate_model::nearest;
 
 /// Largest job file. A spec holds 128 KiB at most; the rest is room for comments.
-pub(crate) const MAX_FILE_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_FILE_BYTES: Bytes = Bytes(1 << 20);
 
 /// Defaults, shared with `tidegate run`.
 pub(crate) const DEFAULT_ACCOUNT: &str = "default";
