@@ -299,3 +299,16 @@ async fn a_min_runtime_far_above_ones_own_runs_is_warned_about_and_accepted() {
     assert_eq!(ask(long).await.warnings, dry);
     assert_eq!(ask(sleeper(&cluster, "default", 1)).await.warnings, [], "of another shape");
 }
+
+#[tokio::test]
+async fn a_report_of_more_windows_than_are_accepted_is_refused_with_how_many_are() {
+    let (_cluster, client) = cluster().await;
+    let report = async |weeks| {
+        let request = v1::ReportRequest { weeks, below: String::new() };
+        client.api().report(request).await.map(|reply| drop(reply))
+    };
+    report(520).await.unwrap();
+    let refused = report(521).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(refused.message(), "weeks: 521 asked; 1 to 520 is accepted");
+}
