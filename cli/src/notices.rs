@@ -174,7 +174,7 @@ impl Cursor {
         };
         let text = text_up_to(MAX_CURSOR_BYTES, file).map_err(|error| self.damaged(&error))?;
         let number = text.trim();
-        number.parse().map(Some).map_err(|_| {
+        number.parse().map(Some).map_err(|_other| {
             self.damaged(&format_args!("{number:?} stands there and is no number of a record"))
         })
     }

@@ -1,5 +1,6 @@
 //! The terminal of the person: raw while a job has it, as it was before once that is over.
 
+use std::env;
 use std::io::{self, IsTerminal, Read, Write};
 use std::thread;
 
@@ -82,6 +83,15 @@ pub(crate) fn typed() -> io::Result<mpsc::Receiver<Vec<u8>>> {
                     let read = chunk.get(..count).unwrap_or_default().to_vec();
                     if send.blocking_send(read).is_err() {
                         return;
+/// How long a line of a result may be: as `COLUMNS` says, else as the window is. Nothing where no
+/// window shows the result.
+pub(crate) fn width() -> Option<usize> {
+    let stated = env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let size = || usize::try_from(size()?.columns).ok();
+    let width = if io::stdout().is_terminal() { stated.or_else(size) } else { None };
+    width.filter(|width| *width > 0)
+}
+
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

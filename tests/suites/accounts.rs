@@ -305,7 +305,7 @@ async fn a_report_of_more_windows_than_are_accepted_is_refused_with_how_many_are
     let (_cluster, client) = cluster().await;
     let report = async |weeks| {
         let request = v1::ReportRequest { weeks, below: String::new() };
-        client.api().report(request).await.map(|reply| drop(reply))
+        client.api().report(request).await.map(drop)
     };
     report(520).await.unwrap();
     let refused = report(521).await.unwrap_err();

@@ -380,3 +380,21 @@ async fn an_answer_begins_with_the_task_and_ends_with_its_end() {
     let last = stream.message().await.unwrap().unwrap().message.unwrap();
     assert_eq!(last, Reply::Exit(TaskExit::Exited(3).into()));
 }
+#[tokio::test]
+async fn a_table_is_no_wider_than_the_window_and_whole_where_there_is_none() {
+    let cluster = cluster().await;
+    let name = "a-long-name-of-a-job-that-nobody-needs-to-see-whole".to_owned();
+    let long = JobSpec { min_runtime: Span::hours(1), name, ..cluster.job("long", 1) };
+    cluster.client().unwrap().submit(&long).await.unwrap();
+    let mut screen = person(&cluster, &["jobs", "--all"]);
+    assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(0));
+    let shown = screen.all().to_owned();
+    let longest = shown.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(longest <= 100 && shown.contains("WHY") && !shown.contains("MIN-RUNTIME"), "{shown}");
+    let mut piped = std::process::Command::new(cluster.binaries().path("tidegate"));
+    piped.arg("--socket").arg(cluster.socket()).args(["jobs", "--all"]).env("COLUMNS", "40");
+    let piped = String::from_utf8(piped.output().unwrap().stdout).unwrap();
+    assert_eq!(piped.lines().count(), 2, "{piped}");
+    assert!(piped.contains(&long.name) && piped.contains("MIN-RUNTIME"), "{piped}");
+}
+
