@@ -15,6 +15,7 @@ use tidegate_proto::{parsed, v1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -31,6 +32,10 @@ const MAX_OPEN: usize = 256;
 
 /// Messages that may wait for the coordinator; then the task waits.
 const MAX_WAITING: usize = 16;
+
+/// How long the task waits for who looks to read one more message: a slow line takes less, and who
+/// has stopped reading comes back to the scrollback.
+const LAG: Duration = Duration::from_secs(5);
 
 /// How long the coordinator may take to read the end of a terminal.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
@@ -122,32 +127,45 @@ async fn carry(
     outbox: mpsc::Sender<v1::FromTerminal>,
 ) -> Result<(), Status> {
     let (from_shim, to_shim) = shim.into_split();
-    let ended = tokio::select! {
-        () = up(from_shim, outbox) => true,
-        () = down(&mut incoming, to_shim) => false,
+    let over = tokio::select! {
+        over = up(from_shim, &outbox) => over,
+        () = down(&mut incoming, to_shim) => return Ok(()),
     };
-    if ended {
-        // What is queued is still to be read there.
-        until_closed(incoming).await;
+    // Here the shim's socket is closed: the task waits for nobody any more.
+    if over == Over::Lags {
+        let why = format!("what the job prints was not read for {} s", LAG.as_secs());
+        let refused = v1::FromTerminal { message: Some(From::Refused(why)) };
+        outbox.send(refused).await.map_err(|_gone| Status::unavailable("nobody looks any more"))?;
     }
+    drop(outbox);
+    // What is queued is still to be read there.
+    until_closed(incoming).await;
     Ok(())
 }
 
-/// Until the shim ends or is not understood, or the coordinator has gone.
-async fn up(mut shim: OwnedReadHalf, outbox: mpsc::Sender<v1::FromTerminal>) {
+/// Why there is no more to say of a terminal.
+#[derive(Debug, PartialEq, Eq)]
+enum Over {
+    /// The shim ended or is not understood, or the coordinator has gone.
+    Closed,
+    /// Who looks does not read.
+    Lags,
+}
+
+async fn up(mut shim: OwnedReadHalf, outbox: &mpsc::Sender<v1::FromTerminal>) -> Over {
     let mut arrived = Vec::new();
     loop {
         match frames::take::<v1::FromTerminal>(&mut arrived) {
-            Ok(Some(message)) => {
-                if outbox.send(message).await.is_err() {
-                    return;
-                }
-            }
+            Ok(Some(message)) => match outbox.send_timeout(message, LAG).await {
+                Ok(()) => {}
+                Err(SendTimeoutError::Timeout(_)) => return Over::Lags,
+                Err(SendTimeoutError::Closed(_)) => return Over::Closed,
+            },
             Ok(None) => match shim.read_buf(&mut arrived).await {
                 Ok(count) if count > 0 => {}
-                Ok(_) | Err(_) => return,
+                Ok(_) | Err(_) => return Over::Closed,
             },
-            Err(frames::Closed) => return,
+            Err(frames::Closed) => return Over::Closed,
         }
     }
 }

@@ -10,6 +10,9 @@ use tidegate_proto::{WireError, amount, amount_bytes, v1};
 /// Reference-GPU microseconds in a GPU-hour.
 const HOUR: i128 = 3_600_000_000;
 
+/// Most GPU-hours that anybody names: six million GPUs in a window.
+const MAX_HOURS: i128 = 1_000_000_000;
+
 /// Millionths of one percent.
 const PERCENT: u32 = 10_000;
 
@@ -65,7 +68,11 @@ impl FromStr for GpuTime {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = ["GPU-h", "h"].iter().find_map(|unit| text.strip_suffix(unit));
         hours(number.unwrap_or(text)).ok_or_else(|| {
-            format!("{:?} is no number of GPU-hours: expected a form like 64h or 0.5h", short(text))
+            format!(
+                "{:?} is no number of GPU-hours: expected a form like 64h or 0.5h, from 0h to \
+                 {MAX_HOURS}h",
+                short(text)
+            )
         })
     }
 }
@@ -134,8 +141,8 @@ impl FromStr for Size {
         };
         share().or_else(fixed).ok_or_else(|| {
             format!(
-                "{:?} is no size of a budget: expected 30% of the parent, or 1200h in GPU-hours of \
-                 a window",
+                "{:?} is no size of a budget: expected a share of the parent such as 30%, from 0% \
+                 to 100%, or GPU-hours of a window such as 1200h, from 0h to {MAX_HOURS}h",
                 short(text)
             )
         })
@@ -157,6 +164,9 @@ pub(crate) fn percent(millionths: u32) -> String {
 
 fn hours(number: &str) -> Option<GpuTime> {
     let scaled = i128::from(decimal(number.trim())?);
+    if scaled > MAX_HOURS * i128::from(PERCENT) {
+        return None;
+    }
     scaled.checked_mul(HOUR / i128::from(PERCENT)).map(GpuTime)
 }
 
@@ -239,7 +249,8 @@ mod tests {
             assert_eq!(text.parse(), Ok(GpuTime(100 * HOUR)));
         }
         let told = "ten".parse::<GpuTime>().unwrap_err();
-        let expected = "\"ten\" is no number of GPU-hours: expected a form like 64h or 0.5h";
+        let expected = "\"ten\" is no number of GPU-hours: expected a form like 64h or 0.5h, from 0h to \
+                        1000000000h";
         assert_eq!(told, expected);
     }
 }

@@ -1,6 +1,7 @@
 //! The arguments. Parsed here once: past here an id is an id and a span is a span.
 
 mod accounts;
+mod bounds;
 mod cluster;
 mod jobs;
 
@@ -240,8 +241,8 @@ mod tests {
         );
         check(
             "tidegate run --grace 5 -- true",
-            "error: invalid value '5' for '--grace <SPAN>': \"5\" is not a span of time: \
-                 expected a form like 90s, 30m, 2h or 1h30m",
+            "error: invalid value '5' for '--grace <SPAN>': a span of time such as 90s, 30m or \
+             1h30m, from 0 to 30m, is accepted",
         );
         check(
             "tidegate run --env A -- true",
@@ -249,7 +250,8 @@ mod tests {
         );
         check(
             "tidegate logs job-7 --attempt 0",
-            "error: invalid value '0' for '--attempt <N>': 0 is not in 1..=4294967295",
+            "error: invalid value '0' for '--attempt <N>': a whole number from 1 to 4294967295 is \
+             accepted",
         );
         check(
             "tidegate run --gpu-type H100 -- true",
@@ -266,14 +268,15 @@ mod tests {
         check("tidegate run --order -3 --array 0-9%2 -- true", "accepted");
         check(
             "tidegate budget set olmo 30",
-            "error: invalid value '30' for '<SIZE>': \"30\" is no size of a budget: expected 30% of \
-             the parent, or 1200h in GPU-hours of a window",
+            "error: invalid value '30' for '<SIZE>': \"30\" is no size of a budget: expected a \
+             share of the parent such as 30%, from 0% to 100%, or GPU-hours of a window such as \
+             1200h, from 0h to 1000000000h",
         );
         check(
             "tidegate drain a --reason b --by tomorrow",
             "error: invalid value 'tomorrow' for '--by <TIME|SPAN>': \"tomorrow\" is no time: \
-             expected a span from now like 2h or 1h30m, or an instant like 2026-12-01T08:00:00Z or \
-             2026-12-01T08:00:00+01:00",
+             expected a span from now like 2h or 1h30m, from 0 to 3653d, or an instant like \
+             2026-12-01T08:00:00Z or 2026-12-01T08:00:00+01:00",
         );
         check(
             "tidegate run --array 0-9999999 -- true",

@@ -36,7 +36,8 @@ impl FromStr for ArrayRange {
             let given: String = text.chars().take(64).collect();
             format!(
                 "{given:?} is no range: expected a form like 0-99, or 0-99%10 for at most 10 at a \
-                 time"
+                 time, of numbers from 0 to {}",
+                u32::MAX
             )
         };
         let (range, at_a_time) = match text.split_once('%') {
@@ -120,8 +121,7 @@ mod tests {
 
     #[test]
     fn a_range_is_bounded_and_refused_with_what_is_accepted() {
-        const FORM: &str =
-            "is no range: expected a form like 0-99, or 0-99%10 for at most 10 at a time";
+        const FORM: &str = "is no range: expected a form like 0-99, or 0-99%10 for at most 10 at a time, of numbers from 0 to 4294967295";
         check("0-99", "100 jobs");
         check("7-7%1", "1 jobs");
         check("1-1000", "1000 jobs");

@@ -10,13 +10,18 @@ use crate::jobs::broken;
 use crate::show::out::{json, say};
 use crate::show::{table, time};
 use crate::view::rehearsal::Rehearsal;
-use crate::view::warning::Warning;
+use crate::view::warning::{MinRuntime, Warning};
 
 /// Tells what several min runtimes would bring. Nothing is submitted.
 ///
 /// # Errors
 /// If the job would be refused as it asks, or the coordinator does not answer.
-pub(crate) async fn dry_run(api: &Api, spec: JobSpec, as_json: bool) -> Result<(), Failure> {
+pub(crate) async fn dry_run(
+    api: &Api,
+    spec: JobSpec,
+    min_runtime: MinRuntime,
+    as_json: bool,
+) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Runs {
         runs: Vec<Rehearsal>,
@@ -25,7 +30,7 @@ pub(crate) async fn dry_run(api: &Api, spec: JobSpec, as_json: bool) -> Result<(
     let asked = spec.min_runtime;
     let request = v1::DryRunRequest { spec: Some(spec.into()) };
     let reply = api.read(async |mut client| client.dry_run(request.clone()).await).await?;
-    let warnings: Vec<_> = reply.warnings.into_iter().map(Warning::from).collect();
+    let warnings = min_runtime.worth_saying(reply.warnings);
     let runs = reply.runs.into_iter().map(|run| Rehearsal::read(run, asked));
     let runs: Vec<_> = runs.collect::<Result<_, _>>().map_err(|error| broken(&error))?;
     let refused = runs.iter().find(|run| run.own).and_then(|run| run.refused.clone());

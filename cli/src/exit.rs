@@ -27,10 +27,10 @@ const TABLE: [(Exit, u8, &str); 7] = [
     (Exit::Done, 0, "done as asked"),
     (Exit::Failed, 1, "the job that was followed did not end well, or the asked-for thing failed"),
     (Exit::Refused, 2, "wrong usage, or input that is refused: a bad file, an unknown key"),
-    (Exit::NotFound, 3, "no such job, node, account, user or log"),
+    (Exit::NotFound, 3, "no such job, node, account, user, log or store"),
     (Exit::NotAllowed, 4, "not allowed to you"),
     (Exit::Unavailable, 5, "the coordinator is away or cannot answer now: try again later"),
-    (Exit::Broken, 6, "a fault of Tidegate itself"),
+    (Exit::Broken, 6, "a fault of Tidegate itself, or a damaged store"),
 ];
 
 impl Exit {

@@ -17,7 +17,7 @@ use self::keys::{Keys, parsed, syntax};
 use tidegate_model::nearest;
 
 /// Largest job file. A spec holds 128 KiB at most; the rest is room for comments.
-pub(crate) const MAX_FILE_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_FILE_BYTES: Bytes = Bytes(1 << 20);
 
 /// Defaults, shared with `tidegate run`.
 pub(crate) const DEFAULT_ACCOUNT: &str = "default";
@@ -68,19 +68,23 @@ const KEYS: [Key; 21] = [
     ("working_dir", "a string with the directory the tasks start in", "the current directory"),
     ("checkpoint", "a table", "none: it is only stopped"),
     ("env", "a table of strings", "empty"),
-    ("gpus", "a whole number of GPUs from 1", "1"),
+    ("gpus", "a whole number of GPUs from 1 to 4294967295", "1"),
     ("gpus_per_node", "a whole number of GPUs that divides gpus", "left to placement"),
     ("gpu_type", "a string with the name of a kind of GPU", "any, one for the whole job"),
-    ("max_blocks", "a whole number of blocks from 1", "as few as possible"),
+    ("max_blocks", "a whole number of blocks from 1 to 65536", "as few as possible"),
     ("tasks", "\"per-node\" or \"per-gpu\"", "\"per-node\""),
     ("min_runtime", "a span of time such as \"90s\", \"30m\" or \"2h\", at most \"8h\"", "\"0\""),
     ("while_waiting", "\"free\" or \"wait\"", "\"free\", with a [checkpoint]"),
-    ("order", "a whole number, smallest first among your own jobs", "0"),
+    (
+        "order",
+        "a whole number from -2147483648 to 2147483647, smallest first among your own jobs",
+        "0",
+    ),
     ("after", "an array of jobs such as [\"job-3\", \"job-4:success\"]", "empty"),
     ("grace", "a span of time such as \"30s\", at most \"30m\"", "\"30s\""),
     ("max_restarts", "a whole number from 0 to 1000", "3"),
     ("checkpoint_dir", "a string with a directory", "one made below working_dir"),
-    ("log_cap", "a size such as \"64MiB\"", "\"64MiB\""),
+    ("log_cap", "a size such as \"64MiB\", \"64KiB\" to \"16GiB\"", "\"64MiB\""),
     ("whole_cluster", "true or false, true for admins only", "false"),
     ("notify_url", "a string with a web address that your cluster allows", "nobody is told"),
 ];
@@ -127,7 +131,7 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
     }
     let keys = Keys(&table);
     let checkpoint = keys.table("checkpoint")?.map(checkpoint::offer).transpose()?;
-    let min_runtime = keys.parsed("min_runtime")?.unwrap_or(DEFAULT_MIN_RUNTIME);
+    let min_runtime = keys.measured("min_runtime")?.unwrap_or(DEFAULT_MIN_RUNTIME);
     let command = keys.command()?;
     let name = match keys.text("name")? {
         Some(name) => name.to_owned(),
@@ -151,10 +155,10 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         gpus_per_node: keys.number("gpus_per_node")?.map(GpuCount),
         layout: keys.layout()?,
         min_runtime,
-        grace: keys.parsed("grace")?.unwrap_or(DEFAULT_GRACE),
+        grace: keys.measured("grace")?.unwrap_or(DEFAULT_GRACE),
         max_restarts: keys.number("max_restarts")?.unwrap_or(DEFAULT_MAX_RESTARTS),
         checkpoint_dir: checkpoint_dir.map(Into::into),
-        log_cap: keys.parsed("log_cap")?.unwrap_or(DEFAULT_LOG_CAP),
+        log_cap: keys.measured("log_cap")?.unwrap_or(DEFAULT_LOG_CAP),
         gpu_type: keys.parsed("gpu_type")?,
         max_blocks: keys.number("max_blocks")?,
         own_order: keys.signed("order")?.unwrap_or(0),

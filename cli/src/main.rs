@@ -41,9 +41,12 @@ use crate::connect::{Api, Sockets};
 use crate::exit::{Exit, Failure};
 use crate::follow::Start;
 use crate::logs::{Sink, Stream};
-use crate::show::out;
+use crate::show::{out, table};
 
 fn main() -> ExitCode {
+    if let Some(width) = screen::width() {
+        table::fit_into(width);
+    }
     let outcome = match Cli::try_parse() {
         Ok(cli) => run(cli),
         Err(error) if !usage::is_wrong(&error) => error.exit(),

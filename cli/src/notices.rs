@@ -4,14 +4,15 @@
 //! the user's own directory, one file for each cluster.
 
 use std::env;
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use tidegate_model::Timestamp;
-use tidegate_proto::v1;
+use tidegate_model::{Bytes, Timestamp};
+use tidegate_proto::{text_up_to, v1};
 
 use crate::args::NoticesArgs;
 use crate::connect::Api;
@@ -37,9 +38,13 @@ pub(crate) async fn notices(api: &Api, args: &NoticesArgs, as_json: bool) -> Res
     let cursor = Cursor::open(&state_dir()?, &cluster)?;
     let mut after = match cursor.load()? {
         Some(after) if after <= now.up_to_record => after,
-        // None, or of a store that was put back since.
-        Some(_) | None => {
-            remark("notices are told from now on");
+        kept => {
+            let lost = if kept.is_some() {
+                "the coordinator's store was put back to before what you were told: "
+            } else {
+                ""
+            };
+            remark(&format!("{lost}notices are told from now on"));
             cursor.save(now.up_to_record)?;
             now.up_to_record
         }
@@ -118,6 +123,9 @@ fn one_line(document: &str) -> Result<String, Failure> {
     read.map(|value| json!(value).to_string()).map_err(broken)
 }
 
+/// Room for the number of any record.
+const MAX_CURSOR_BYTES: Bytes = Bytes(64);
+
 fn state_dir() -> Result<PathBuf, Failure> {
     let given = env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
@@ -159,11 +167,25 @@ impl Cursor {
     }
 
     fn load(&self) -> Result<Option<u64>, Failure> {
-        match fs::read_to_string(&self.path) {
-            Ok(text) => Ok(text.trim().parse().ok()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(kept(&self.path, &error)),
-        }
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(kept(&self.path, &error)),
+        };
+        let text = text_up_to(MAX_CURSOR_BYTES, file).map_err(|error| self.damaged(&error))?;
+        let number = text.trim();
+        number.parse().map(Some).map_err(|_other| {
+            self.damaged(&format_args!("{number:?} stands there and is no number of a record"))
+        })
+    }
+
+    /// To begin anew is for the user to decide: what lies before would never be told.
+    fn damaged(&self, why: &dyn fmt::Display) -> Failure {
+        let path = self.path.display();
+        Failure::refused(format!(
+            "how far you are told is kept in {path}, which is damaged: {why}; remove the file, and \
+             notices are told from then on"
+        ))
     }
 
     fn save(&self, record: u64) -> Result<(), Failure> {
@@ -194,5 +216,26 @@ mod tests {
         drop(cursor);
         assert_eq!(Cursor::open(dir.path(), "01JQ").unwrap().load(), Ok(Some(7)));
         assert!(Cursor::open(dir.path(), "../x").is_err());
+    }
+
+    #[test]
+    fn a_damaged_position_is_refused_with_its_path_and_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let cursor = Cursor::open(dir.path(), "01JQ").unwrap();
+        let path = dir.path().join("01JQ");
+        let check = |text: &str, why: &str| {
+            fs::write(&path, text).unwrap();
+            let damaged = cursor.load().unwrap_err();
+            assert_eq!(damaged.exit(), Exit::Refused);
+            let expected = format!(
+                "how far you are told is kept in {}, which is damaged: {why}; remove the file, and \
+                 notices are told from then on",
+                path.display()
+            );
+            assert_eq!(damaged.to_string(), expected);
+        };
+        check("", "\"\" stands there and is no number of a record");
+        check("-1\n", "\"-1\" stands there and is no number of a record");
+        check(&"7".repeat(65), "over 64 bytes; at most that are accepted");
     }
 }

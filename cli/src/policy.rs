@@ -1,6 +1,7 @@
 //! `policy`: the rules of the cluster, in people's units. They are read, changed and given back as
 //! a whole; what a value may be is the coordinator's question.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -50,6 +51,7 @@ pub(crate) async fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
 pub(crate) async fn set(api: &Api, given: &[String], as_json: bool) -> Result<(), Failure> {
     let Read { mut policy, version, set: _ } = read(api).await?;
     let mut told = Vec::new();
+    once_each(given)?;
     for pair in given {
         told.push(change(&mut policy, pair)?);
     }
@@ -91,6 +93,20 @@ async fn read(api: &Api) -> Result<Read, Failure> {
         return Err(Failure::new(Exit::Broken, "the coordinator named no rules of sharing"));
     }
     Ok(Read { policy, version, set })
+}
+
+/// Of two values for one key neither is meant more than the other.
+fn once_each(given: &[String]) -> Result<(), Failure> {
+    let mut keys = BTreeMap::new();
+    for pair in given {
+        let Some((key, value)) = pair.split_once('=') else { continue };
+        if let Some(before) = keys.insert(key, value) {
+            return Err(Failure::refused(format!(
+                "{key}: {before:?} and {value:?} were given; one value for each key is accepted"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Puts one `KEY=VALUE` in, and says what became of it.

@@ -1,9 +1,10 @@
 //! The terminal of the person: raw while a job has it, as it was before once that is over.
 
+use std::env;
 use std::io::{self, IsTerminal, Read, Write};
 use std::thread;
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tidegate_proto::v1::WindowSize;
 use tokio::sync::mpsc;
 
@@ -16,7 +17,7 @@ const MAX_WAITING: usize = 16;
 /// Read at once: typing is short, and a paste comes in pieces.
 const CHUNK: usize = 4 << 10;
 
-/// A terminal in raw mode: every key goes to the job, Ctrl-C too. Dropped, it is as it was.
+/// A terminal whose keys are heard one by one. Dropped, it is as it was.
 #[derive(Debug)]
 pub(crate) struct Raw {
     before: Termios,
@@ -37,17 +38,29 @@ pub(crate) fn check() -> Result<(), Failure> {
 }
 
 impl Raw {
-    /// Takes the terminal.
+    /// Takes the terminal while somebody waits: keys are heard and not shown, and Ctrl-C is still a
+    /// signal.
     ///
     /// # Errors
     /// If it has gone.
-    pub(crate) fn take() -> Result<Self, Failure> {
+    pub(crate) fn to_wait() -> Result<Self, Failure> {
         let before = tcgetattr(io::stdin()).map_err(|why| unusable(&why.into()))?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        let taken = tcsetattr(io::stdin(), OptionalActions::Flush, &raw);
+        let mut waiting = before.clone();
+        waiting.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        let taken = tcsetattr(io::stdin(), OptionalActions::Now, &waiting);
         taken.map_err(|why| unusable(&why.into()))?;
         Ok(Self { before })
+    }
+
+    /// Every key is the job's from now on, Ctrl-C too.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub(crate) fn to_work(&self) -> Result<(), Failure> {
+        let mut raw = self.before.clone();
+        raw.make_raw();
+        let taken = tcsetattr(io::stdin(), OptionalActions::Flush, &raw);
+        taken.map_err(|why| unusable(&why.into()))
     }
 
     /// Says something beside the job's output. A raw terminal does not begin a line by itself.
@@ -68,6 +81,15 @@ pub(crate) fn size() -> Option<WindowSize> {
     let size = tcgetwinsize(io::stdout()).ok()?;
     (size.ws_row > 0 && size.ws_col > 0)
         .then_some(WindowSize { rows: size.ws_row.into(), columns: size.ws_col.into() })
+}
+
+/// How long a line of a result may be: as `COLUMNS` says, else as the window is. Nothing where no
+/// window shows the result.
+pub(crate) fn width() -> Option<usize> {
+    let stated = env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let size = || usize::try_from(size()?.columns).ok();
+    let width = if io::stdout().is_terminal() { stated.or_else(size) } else { None };
+    width.filter(|width| *width > 0)
 }
 
 /// What is typed, until there is no terminal any more. In a thread of its own, which ends with

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tidegate_model::{Dependency, GpuCount, JobId, JobSpec, Span, SubmitKey, WhileWaiting};
-use tidegate_proto::{parsed, v1};
+use tidegate_proto::{parsed, text_up_to, v1};
 use ulid::Ulid;
 
 use crate::args::{HandOver, RunArgs, SubmitArgs};
@@ -21,7 +21,7 @@ use crate::jobs::broken;
 use crate::retry::Patience;
 use crate::show::out::{json, remark, say};
 use crate::show::text::counted;
-use crate::view::warning::Warning;
+use crate::view::warning::{MinRuntime, Warning};
 
 /// What was answered to a submit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,7 +52,7 @@ struct SubmittedOne {
 /// If the file is refused, or the coordinator refuses the job or does not answer.
 pub(crate) async fn submit(api: &Api, args: SubmitArgs, as_json: bool) -> Result<(), Failure> {
     let spec = read(&args.file)?;
-    hand_over(api, spec, &args.hand_over, as_json).await
+    hand_over(api, (spec, MinRuntime::Given), &args.hand_over, as_json).await
 }
 
 /// Submits a command, or an array of it.
@@ -61,8 +61,8 @@ pub(crate) async fn submit(api: &Api, args: SubmitArgs, as_json: bool) -> Result
 /// As [`submit`].
 pub(crate) async fn run(api: &Api, args: RunArgs, as_json: bool) -> Result<(), Failure> {
     let HandOver { key, array, whole_cluster, dry_run } = args.hand_over;
-    let spec = spec(args)?;
-    hand_over(api, spec, &HandOver { key, array, whole_cluster, dry_run }, as_json).await
+    let asked = spec(args)?;
+    hand_over(api, asked, &HandOver { key, array, whole_cluster, dry_run }, as_json).await
 }
 
 /// Submits a command that the caller stays with.
@@ -78,19 +78,19 @@ pub(crate) async fn run_one(api: &Api, args: RunArgs) -> Result<JobId, Failure> 
 
 async fn hand_over(
     api: &Api,
-    mut spec: JobSpec,
+    (mut spec, min_runtime): (JobSpec, MinRuntime),
     how: &HandOver,
     as_json: bool,
 ) -> Result<(), Failure> {
     spec.whole_cluster |= how.whole_cluster;
     if how.dry_run {
-        return dry_run::dry_run(api, spec, as_json).await;
+        return dry_run::dry_run(api, spec, min_runtime, as_json).await;
     }
     let key = how.key.unwrap_or_else(new_key);
     if let Some(range) = how.array {
         return hand_over_array(api, &spec, range, key, as_json).await;
     }
-    let submitted = ask(api, spec, key, key).await?;
+    let submitted = ask(api, (spec, min_runtime), key, key).await?;
     remark_on(&submitted);
     if as_json { json(&submitted) } else { say(&submitted.job.to_string()) }
 }
@@ -112,7 +112,7 @@ async fn hand_over_array(
     let (mut jobs, mut ids, mut repeated) = (Vec::new(), Vec::new(), 0_u64);
     for (place, index) in range.indexes().enumerate() {
         let job = range.job(spec, index, base)?;
-        let submitted = ask(api, job, key_at(base, place), base).await;
+        let submitted = ask(api, (job, MinRuntime::Given), key_at(base, place), base).await;
         let submitted = submitted.map_err(|failure| in_part(failure, ids.len(), base))?;
         if ids.is_empty() {
             // They are alike.
@@ -158,7 +158,7 @@ pub(crate) fn new_key() -> SubmitKey {
 /// person repeats by hand.
 async fn ask(
     api: &Api,
-    spec: JobSpec,
+    (spec, min_runtime): (JobSpec, MinRuntime),
     key: SubmitKey,
     given: SubmitKey,
 ) -> Result<Submitted, Failure> {
@@ -170,7 +170,7 @@ async fn ask(
         .map_err(|failure| with_key(failure, given))?;
     let v1::SubmitReply { job, repeated, warnings } = answer.value;
     let job: JobId = parsed(&job, "SubmitReply.job").map_err(|error| broken(&error))?;
-    let warnings = warnings.into_iter().map(Warning::from).collect();
+    let warnings = min_runtime.worth_saying(warnings);
     Ok(Submitted { job, key, repeated, warnings, tries: answer.tries })
 }
 
@@ -197,28 +197,18 @@ fn with_key(failure: Failure, key: SubmitKey) -> Failure {
 
 fn read(file: &Path) -> Result<JobSpec, Failure> {
     let current = current_dir()?;
+    let bounded = |from: &mut dyn Read| text_up_to(MAX_FILE_BYTES, from);
     let (shown, of_file, text) = if file == Path::new("-") {
-        ("standard input".to_owned(), current.clone(), bounded(io::stdin().lock()))
+        ("standard input".to_owned(), current.clone(), bounded(&mut io::stdin().lock()))
     } else {
         let shown = file.display().to_string();
         let dir = file.parent().map_or_else(PathBuf::new, Path::to_path_buf);
-        (shown, current.join(dir), File::open(file).and_then(bounded))
+        (shown, current.join(dir), File::open(file).and_then(|mut file| bounded(&mut file)))
     };
     let refused = |why: &dyn ToString| Failure::refused(format!("{shown}: {}", why.to_string()));
     let text = text.map_err(|error| refused(&error))?;
     let dirs = Dirs { current: &current, of_file: &of_file };
     jobfile::parse(&text, dirs).map_err(|error| refused(&error))
-}
-
-fn bounded(file: impl Read) -> io::Result<String> {
-    let mut text = String::new();
-    let mut file = file.take(MAX_FILE_BYTES + 1);
-    file.read_to_string(&mut text)?;
-    if file.limit() == 0 {
-        let why = format!("over {MAX_FILE_BYTES} bytes; a job file is at most that large");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-    }
-    Ok(text)
 }
 
 /// What a command is asked with if nothing else was said.
@@ -237,7 +227,7 @@ impl Defaults {
 /// Small, so that it starts at once; and nobody sits at its second attempt.
 const INTERACTIVE: Defaults = Defaults { min_runtime: Span::hours(1), max_restarts: 0 };
 
-fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
+fn spec(args: RunArgs) -> Result<(JobSpec, MinRuntime), Failure> {
     let current = current_dir()?;
     let refused = |error: JobFileError| Failure::refused(error.to_string());
     let directory = |key, dir: &Path| jobfile::directory(key, &current.join(dir)).map_err(refused);
@@ -246,6 +236,7 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
     let checkpoint = jobfile::checkpoint::of_words(&args.checkpoint).map_err(refused)?;
     let asked = args.no_free.then_some(WhileWaiting::Wait);
     let defaults = if args.pty { &INTERACTIVE } else { &Defaults::OF_JOBS };
+    let given = if args.min_runtime.is_some() { MinRuntime::Given } else { MinRuntime::Default };
     let min_runtime = args.min_runtime.unwrap_or(defaults.min_runtime);
     let while_waiting = jobfile::while_waiting(asked, min_runtime, checkpoint.as_ref());
     let after =
@@ -282,7 +273,8 @@ fn spec(args: RunArgs) -> Result<JobSpec, Failure> {
         whole_cluster: args.hand_over.whole_cluster,
         array: None,
     };
-    spec.checked().map_err(|error| refused(error.into()))
+    let spec = spec.checked().map_err(|error| refused(error.into()))?;
+    Ok((spec, given))
 }
 
 fn current_dir() -> Result<PathBuf, Failure> {
@@ -293,14 +285,6 @@ fn current_dir() -> Result<PathBuf, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_over_the_bound_is_refused_and_one_at_it_is_read() {
-        let bytes = |count: u64| io::repeat(b' ').take(count);
-        assert!(bounded(bytes(MAX_FILE_BYTES)).is_ok());
-        let told = bounded(bytes(u64::MAX)).unwrap_err().to_string();
-        assert_eq!(told, "over 1048576 bytes; a job file is at most that large");
-    }
 
     #[test]
     fn a_submit_in_doubt_tells_its_key_and_a_refused_one_does_not() {

@@ -73,6 +73,9 @@ pub struct Quantiles {
     pub max: Span,
 }
 
+/// Most windows of one report: ten years of them.
+pub const MAX_WEEKS: u32 = 520;
+
 /// Recounts the last `weeks` windows before `at`; none is taken as one.
 #[must_use]
 pub fn report(books: &Books, at: Timestamp, weeks: u32) -> Report {

@@ -324,6 +324,7 @@ impl<J: Journal> Desk<J> {
             intake.events.push(Event::DeadlineReached);
         }
         let Outcome { answers, plans } = self.engine.turn(now, &intake.events)?;
+        self.part_from_removed(&intake.events);
         // From here on the turn is durable, and may be seen.
         let newest = self.engine.last_seq();
         self.durable.send_if_modified(|seen| std::mem::replace(seen, newest) != newest);
@@ -368,6 +369,18 @@ impl<J: Journal> Desk<J> {
             }
         }
         returned
+    }
+
+    /// An agent that hung while its node was removed has an open link, and takes up on it where it
+    /// was: it would never say again what runs there. Closed, it introduces itself.
+    fn part_from_removed(&mut self, events: &[Event]) {
+        for event in events {
+            if let Event::NodeRemovalRequested { node, .. } = event
+                && self.engine.core().books().node_named(node).is_none()
+            {
+                self.links.remove(node);
+            }
+        }
     }
 
     fn post(&self, node: &NodeName, plan: Option<NodePlan>) {

@@ -1,5 +1,6 @@
 //! Why a job is where it is: one reason, with its numbers.
 
+mod limits;
 mod waiting;
 
 use std::collections::BTreeMap;

@@ -193,20 +193,46 @@ impl Sharing {
                 return Err(format!("{key}: {value} given; {least} to {most} is accepted"));
             }
         }
+        self.check_types()
+    }
+
+    /// Every kind has a name of its own, and a rule that products can reach: the first that names
+    /// a part of a product's name covers it.
+    fn check_types(&self) -> Result<(), String> {
         let mut names = BTreeSet::new();
-        if let Some(twice) = self.gpu_types.iter().find(|rule| !names.insert(&rule.name)) {
-            let name = &twice.name;
-            return Err(format!("gpu_types: {name} is named twice; name each kind once"));
+        for (place, rule) in self.gpu_types.iter().enumerate() {
+            let GpuRule { name, product, weight } = rule;
+            if !names.insert(name) {
+                return Err(format!("gpu_types: {name} is named twice; name each kind once"));
+            }
+            if product.trim().is_empty() {
+                return Err(format!(
+                    "gpu_types.{name}: product {product:?} given; a part of the product's name \
+                     such as H100 is accepted"
+                ));
+            }
+            let mut before = self.gpu_types.iter().take(place);
+            if let Some(first) = before.find(|first| product.contains(&first.product)) {
+                let other = if product == &first.product {
+                    String::new()
+                } else {
+                    format!(", or {name} before {}", first.name)
+                };
+                return Err(format!(
+                    "gpu_types.{name}: product {product:?} given, and {} before it has {:?}, which \
+                     covers all of them; a product that no rule before it covers is accepted{other}",
+                    first.name, first.product
+                ));
+            }
+            if !(1..=1_000_000).contains(&weight.0) {
+                return Err(format!(
+                    "gpu_types.{name}: weight {} given; 1 to 1000000 is accepted (1000 = one \
+                     reference GPU)",
+                    weight.0
+                ));
+            }
         }
-        let weightless =
-            self.gpu_types.iter().find(|rule| !(1..=1_000_000).contains(&rule.weight.0));
-        match weightless {
-            Some(rule) => Err(format!(
-                "gpu_types.{}: weight {} given; 1 to 1000000 is accepted (1000 = one reference GPU)",
-                rule.name, rule.weight.0
-            )),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Which rule covers a product; none = the reference kind.
@@ -345,6 +371,32 @@ mod tests {
         assert_eq!(deaf.check().unwrap_err(), "silent_after: 0 given; 1s to 1h is accepted");
         let slow = Policy { restart_backoff: Span::minutes(10), ..Policy::default() };
         assert_eq!(slow.check().unwrap_err(), "restart_backoff: 10m given; 0 to 5m is accepted");
+    }
+
+    #[test]
+    fn a_kind_that_no_gpu_can_be_is_refused_and_an_order_that_reaches_it_is_named() {
+        let check = |rules: &[(&str, &str)]| {
+            let rule = |(name, product): &(&str, &str)| GpuRule {
+                name: name.parse().unwrap(),
+                product: (*product).into(),
+                weight: Weight(1000),
+            };
+            let gpu_types = rules.iter().map(rule).collect();
+            Sharing { gpu_types, ..Sharing::default() }.check().err().unwrap_or_default()
+        };
+        assert_eq!(check(&[("nvl", "H100 NVL"), ("h100", "H100"), ("a100", "A100")]), "");
+        assert_eq!(
+            check(&[("h100", "H100"), ("nvl", "H100 NVL")]),
+            "gpu_types.nvl: product \"H100 NVL\" given, and h100 before it has \"H100\", which covers \
+             all of them; a product that no rule before it covers is accepted, or nvl before h100"
+        );
+        let same = check(&[("h100", "H100"), ("same", "H100")]);
+        assert!(same.ends_with("a product that no rule before it covers is accepted"), "{same}");
+        assert_eq!(
+            check(&[("h100", " ")]),
+            "gpu_types.h100: product \" \" given; a part of the product's name such as H100 is \
+             accepted"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The core as a whole: sentences about what it decides, and properties of random histories.
 
 mod lab;
+mod limits_told;
 mod own_times;
 mod properties;
 mod roles;

@@ -208,7 +208,7 @@ async fn a_policy_has_an_author_and_a_version_and_a_change_of_another_version_is
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("changed the policy after you read it"), "{refused}");
     assert!(set(&policy, Some(second.version)).await.unwrap());
-    let kind = |name: &str| v1::GpuRule { name: name.into(), product: "H".into(), weight: 1000 };
+    let kind = |name: &str| v1::GpuRule { name: name.into(), product: name.into(), weight: 1000 };
     policy.sharing.as_mut().unwrap().gpu_types = vec![kind("h100"), kind("a100"), kind("h100")];
     let refused = set(&policy, None).await.unwrap_err();
     assert_eq!(refused.message(), "gpu_types: h100 is named twice; name each kind once");
@@ -298,4 +298,17 @@ async fn a_min_runtime_far_above_ones_own_runs_is_warned_about_and_accepted() {
     assert!(warning.told.starts_with("min_runtime 1h is more than twice"), "{warning:?}");
     assert_eq!(ask(long).await.warnings, dry);
     assert_eq!(ask(sleeper(&cluster, "default", 1)).await.warnings, [], "of another shape");
+}
+
+#[tokio::test]
+async fn a_report_of_more_windows_than_are_accepted_is_refused_with_how_many_are() {
+    let (_cluster, client) = cluster().await;
+    let report = async |weeks| {
+        let request = v1::ReportRequest { weeks, below: String::new() };
+        client.api().report(request).await.map(drop)
+    };
+    report(520).await.unwrap();
+    let refused = report(521).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(refused.message(), "weeks: 521 asked; 1 to 520 is accepted");
 }

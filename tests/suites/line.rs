@@ -9,7 +9,7 @@ use cluster_tests::cluster::{Cluster, Plan, Role};
 use cluster_tests::processes::signal;
 use cluster_tests::wait::until;
 use nix::sys::signal::Signal;
-use tidegate_model::TaskLayout;
+use tidegate_model::{JobSpec, TaskLayout};
 use tidegate_proto::v1;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -150,4 +150,47 @@ async fn a_cancelled_job_leaves_no_process_behind() {
     assert_eq!(cluster.shims(), []);
     let nodes = client.nodes().await.unwrap();
     assert_eq!(nodes[0].idle, 4);
+}
+
+/// Its node is silent, declared lost and removed while its task runs on, and comes back.
+async fn check_stopped_when_back(silence: impl Fn(&mut Cluster), back: impl Fn(&mut Cluster)) {
+    let mut cluster = cluster(1, 2).await;
+    let client = cluster.client().unwrap();
+    let spec =
+        JobSpec { command: vec!["sleep".to_owned(), "1000".to_owned()], ..cluster.job("kept", 2) };
+    let job = client.submit(&spec).await.unwrap();
+    client.job_until(job, MINUTE, "runs", is_running).await.unwrap();
+    let node = client.nodes().await.unwrap().remove(0).node;
+    silence(&mut cluster);
+    until(MINUTE, "the node to be declared lost", async || {
+        let lost = v1::DeclareNodeLostRequest { node: node.clone() };
+        client.api().declare_node_lost(lost).await.map_err(|status| status.to_string())
+    })
+    .await
+    .unwrap();
+    client.api().remove_node(v1::RemoveNodeRequest { node }).await.unwrap();
+    assert!(!cluster.task_processes("job-1.1.0").is_empty(), "nobody has told it");
+    back(&mut cluster);
+    until(MINUTE, "the old task to be stopped", async || {
+        let running = cluster.task_processes("job-1.1.0");
+        if running.is_empty() { Ok(()) } else { Err(format!("{running:?}")) }
+    })
+    .await
+    .unwrap();
+    let again = |view: &v1::JobView| view.attempts.len() == 2 && is_running(view);
+    client.job_until(job, MINUTE, "runs again", again).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_that_hung_while_its_node_was_removed_is_told_to_stop_what_runs_there() {
+    let send = |cluster: &mut Cluster, what| {
+        signal(cluster.pid(Role::Agent(0)).unwrap(), what).unwrap();
+    };
+    check_stopped_when_back(|c| send(c, Signal::SIGSTOP), |c| send(c, Signal::SIGCONT)).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_was_down_while_its_node_was_removed_is_told_to_stop_what_runs_there() {
+    let down = |cluster: &mut Cluster| cluster.kill(Role::Agent(0)).unwrap();
+    check_stopped_when_back(down, |c| c.start_role(Role::Agent(0)).unwrap()).await;
 }

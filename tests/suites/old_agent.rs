@@ -123,7 +123,11 @@ async fn a_terminal_is_refused_in_words_that_name_the_agents_version() {
 
 async fn assert_no_terminal(client: &Client, job: JobId) {
     let view = Some(v1::TerminalView::default());
-    let open = v1::attach_request::Open { job: job.to_string(), view, task: String::new() };
+    let open = v1::attach_request::Open {
+        job: job.to_string(),
+        view,
+        ..v1::attach_request::Open::default()
+    };
     let (send, asks) = tokio::sync::mpsc::channel(1);
     let message = Some(v1::attach_request::Message::Open(open));
     send.send(v1::AttachRequest { message }).await.unwrap();

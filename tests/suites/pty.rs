@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use cluster_tests::binaries::Binaries;
 use cluster_tests::cluster::{Cluster, Plan, Role};
+use cluster_tests::processes::signal;
 use cluster_tests::screen::Screen;
 use cluster_tests::wait::until;
+use nix::sys::signal::Signal;
 use tidegate_model::{GpuCount, JobId, JobSpec, Span, TaskExit};
 use tidegate_proto::v1;
 use tokio::sync::mpsc;
@@ -151,6 +153,44 @@ async fn a_job_nobody_looks_at_is_not_held_up_by_what_it_prints() {
     screen.shows("ready> ", MINUTE).await.unwrap();
     screen.kill().unwrap();
     fs::write(cluster.dir().join("go"), "").unwrap();
+    all_is_printed(&cluster).await;
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_dropped_with_a_reason_and_comes_back_to_what_was_printed_last() {
+    let cluster = cluster().await;
+    let mut screen = shell(&cluster).await;
+    prints_a_lot_to_a_stopped(&cluster, &mut screen).await;
+    signal(screen.pid(), Signal::SIGCONT).unwrap();
+    screen.shows("was lost (what the job prints was not read for 5 s)", MINUTE).await.unwrap();
+    screen.shows("connected to job-1 again", MINUTE).await.unwrap();
+    screen.shows("1000000\r\n", MINUTE).await.unwrap();
+    says(&mut screen, "echo still-$((1 + 1))", "still-2").await;
+}
+
+#[tokio::test]
+async fn who_did_not_read_does_not_take_the_terminal_back_from_who_came_after() {
+    let cluster = cluster().await;
+    let mut screen = shell(&cluster).await;
+    prints_a_lot_to_a_stopped(&cluster, &mut screen).await;
+    let mut newer = person(&cluster, &["attach", "job-1"]);
+    newer.shows("1000000\r\n", MINUTE).await.unwrap();
+    signal(screen.pid(), Signal::SIGCONT).unwrap();
+    assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(1), "{}", screen.all());
+    assert!(screen.all().contains("job-1 is attached elsewhere"), "{}", screen.all());
+    says(&mut newer, "echo still-$((1 + 1))", "still-2").await;
+}
+
+/// Its command line is stopped, the job prints more than all buffers hold, and comes to its end.
+async fn prints_a_lot_to_a_stopped(cluster: &Cluster, screen: &mut Screen) {
+    screen.send(&format!("({UNTIL_GO} seq 1 1000000; touch printed) &\r")).unwrap();
+    screen.shows("ready> ", MINUTE).await.unwrap();
+    signal(screen.pid(), Signal::SIGSTOP).unwrap();
+    fs::write(cluster.dir().join("go"), "").unwrap();
+    all_is_printed(cluster).await;
+}
+
+async fn all_is_printed(cluster: &Cluster) {
     until(MINUTE, "all to be printed", async || {
         let printed = cluster.dir().join("printed").exists();
         if printed { Ok(()) } else { Err("not yet".to_owned()) }
@@ -223,6 +263,19 @@ async fn a_killed_command_line_hangs_nothing_up() {
 async fn a_job_that_waits_says_why_and_ctrl_c_cancels_it() {
     let cluster = cluster().await;
     let client = cluster.client().unwrap();
+    fill(&cluster).await;
+    // Free work displaces nobody.
+    let mut screen = person(&cluster, &["run", "--pty", "--min-runtime", "0", "--", "sh"]);
+    screen.shows("job-2 is pending: Awaiting", MINUTE).await.unwrap();
+    screen.send("\x03").unwrap();
+    assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(1), "{}", screen.all());
+    let view = client.job_ended("job-2".parse().unwrap(), MINUTE).await.unwrap();
+    assert_eq!(view.state(), v1::JobState::Cancelled);
+}
+
+/// Takes both GPUs until it is cancelled.
+async fn fill(cluster: &Cluster) -> JobId {
+    let client = cluster.client().unwrap();
     let filling = JobSpec {
         command: vec!["sleep".to_owned(), "1000".to_owned()],
         ..cluster.job("filling", 2)
@@ -232,13 +285,65 @@ async fn a_job_that_waits_says_why_and_ctrl_c_cancels_it() {
         view.attempts.last().is_some_and(|a| a.state() == v1::AttemptState::Running)
     };
     client.job_until(filling, MINUTE, "runs", runs).await.unwrap();
-    // Free work displaces nobody.
-    let mut screen = person(&cluster, &["run", "--pty", "--min-runtime", "0", "--", "sh"]);
+    filling
+}
+
+#[tokio::test]
+async fn who_leaves_while_the_job_waits_leaves_it_waiting() {
+    let cluster = cluster().await;
+    fill(&cluster).await;
+    let free = ["run", "--pty", "--min-runtime", "0", "--", "sh"];
+    for arguments in [&free[..], &["attach", "job-2"]] {
+        let mut screen = person(&cluster, arguments);
+        screen.shows("job-2 is pending: Awaiting", MINUTE).await.unwrap();
+        screen.send("\x1dd").unwrap();
+        assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(0), "{}", screen.all());
+        let expected = "job-2 goes on; `tidegate attach job-2` comes back to it";
+        assert!(screen.all().contains(expected), "{}", screen.all());
+        assert!(!screen.is_raw().unwrap(), "the terminal is as it was");
+    }
+    let mut interrupted = person(&cluster, &["attach", "job-2"]);
+    interrupted.shows("job-2 is pending: Awaiting", MINUTE).await.unwrap();
+    interrupted.send("\x03").unwrap();
+    assert_eq!(interrupted.ended(MINUTE).await.unwrap().code(), Some(130));
+    let view = cluster.client().unwrap().job("job-2".parse().unwrap()).await.unwrap();
+    assert_eq!(view.state(), v1::JobState::Pending);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_job_that_is_over_at_once_sees_its_log_and_ends_as_it_did() {
+    let cluster = cluster().await;
+    let client = cluster.client().unwrap();
+    let filling = fill(&cluster).await;
+    let quick = JobSpec {
+        command: ["sh", "-c", "echo quick-$((1 + 1)); exit 5"].map(str::to_owned).to_vec(),
+        gpus_per_node: Some(GpuCount(1)),
+        max_restarts: 0,
+        pty: true,
+        ..cluster.job("quick", 1)
+    };
+    let quick = client.submit(&quick).await.unwrap();
+    let mut screen = person(&cluster, &["attach", &quick.to_string()]);
     screen.shows("job-2 is pending: Awaiting", MINUTE).await.unwrap();
-    screen.send("\x03").unwrap();
+    // It neither asks nor hears while the job runs.
+    signal(screen.pid(), Signal::SIGSTOP).unwrap();
+    let cancel = async |job: JobId| {
+        client.api().cancel(v1::CancelRequest { job: job.to_string() }).await.unwrap();
+    };
+    cancel(filling).await;
+    client.job_ended(quick, MINUTE).await.unwrap();
+    signal(screen.pid(), Signal::SIGCONT).unwrap();
+    assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(5), "{}", screen.all());
+    assert!(screen.all().contains("quick-2"), "{}", screen.all());
+    // Of one that never started there is nothing to see.
+    fill(&cluster).await;
+    let never = JobSpec { pty: true, gpus_per_node: Some(GpuCount(1)), ..cluster.job("never", 1) };
+    let never = client.submit(&never).await.unwrap();
+    let mut screen = person(&cluster, &["attach", &never.to_string()]);
+    screen.shows("is pending: Awaiting", MINUTE).await.unwrap();
+    cancel(never).await;
     assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(1), "{}", screen.all());
-    let view = client.job_ended("job-2".parse().unwrap(), MINUTE).await.unwrap();
-    assert_eq!(view.state(), v1::JobState::Cancelled);
+    assert!(screen.all().contains("has ended without having started"), "{}", screen.all());
 }
 
 #[tokio::test]
@@ -278,6 +383,24 @@ async fn who_ends_a_shell_that_starts_again_is_told_so() {
     assert!(!back.all().contains("starts again"), "{}", back.all());
 }
 
+#[tokio::test]
+async fn a_table_is_no_wider_than_the_window_and_whole_where_there_is_none() {
+    let cluster = cluster().await;
+    let name = "a-long-name-of-a-job-that-nobody-needs-to-see-whole".to_owned();
+    let long = JobSpec { min_runtime: Span::hours(1), name, ..cluster.job("long", 1) };
+    cluster.client().unwrap().submit(&long).await.unwrap();
+    let mut screen = person(&cluster, &["jobs", "--all"]);
+    assert_eq!(screen.ended(MINUTE).await.unwrap().code(), Some(0));
+    let shown = screen.all().to_owned();
+    let longest = shown.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(longest <= 100 && shown.contains("WHY") && !shown.contains("MIN-RUNTIME"), "{shown}");
+    let mut piped = std::process::Command::new(cluster.binaries().path("tidegate"));
+    piped.arg("--socket").arg(cluster.socket()).args(["jobs", "--all"]).env("COLUMNS", "40");
+    let piped = String::from_utf8(piped.output().unwrap().stdout).unwrap();
+    assert_eq!(piped.lines().count(), 2, "{piped}");
+    assert!(piped.contains(&long.name) && piped.contains("MIN-RUNTIME"), "{piped}");
+}
+
 /// A stream to a terminal, and one from it.
 type Ends = (mpsc::Sender<v1::AttachRequest>, Streaming<v1::AttachReply>);
 
@@ -285,7 +408,7 @@ type Ends = (mpsc::Sender<v1::AttachRequest>, Streaming<v1::AttachReply>);
 async fn attach(cluster: &Cluster, job: JobId) -> Result<Ends, tonic::Status> {
     let (send, asks) = mpsc::channel(1);
     let view = Some(v1::TerminalView::default());
-    let open = Open { job: job.to_string(), view, task: String::new() };
+    let open = Open { job: job.to_string(), view, ..Open::default() };
     send.send(v1::AttachRequest { message: Some(Ask::Open(open)) }).await.unwrap();
     let mut api = cluster.client().unwrap().api();
     Ok((send, api.attach(ReceiverStream::new(asks)).await?.into_inner()))

@@ -71,17 +71,25 @@ fn a_replay_until_an_instant_ends_there() {
     assert_eq!((done.last, done.books.last_job), (Timestamp(8), 2));
 }
 
-#[test]
-fn the_first_record_that_is_decided_otherwise_now_is_shown() {
-    let (_dir, path) = stored();
-    let mut journal = RedbJournal::open(&path, CLUSTER).unwrap();
-    let restored = store::restore(&journal).unwrap();
+/// Appends a record that no rule decides so.
+fn decide_otherwise(path: &Path) -> Stamp {
+    decide_otherwise_in(&mut RedbJournal::open(path, CLUSTER).unwrap())
+}
+
+fn decide_otherwise_in(journal: &mut RedbJournal) -> Stamp {
+    let restored = store::restore(journal).unwrap();
     let stamp = Stamp { at: restored.last, seq: restored.next };
     let (job, by) = (JobId(2), UserId(0));
     let strange = Decision::NodeAdmitted { node: NodeId(2), name: "node-b".parse().unwrap() };
     let bytes = codec::encode(stamp, Epoch(1), &Event::CancelRequested { job, by }, &[strange]);
     journal.append(&[(stamp.seq, bytes)]).unwrap();
-    drop(journal);
+    stamp
+}
+
+#[test]
+fn the_first_record_that_is_decided_otherwise_now_is_shown() {
+    let (_dir, path) = stored();
+    let stamp = decide_otherwise(&path);
     let found = replayed(&path, Until::End).0.difference.unwrap();
     assert_eq!(found.stamp, stamp);
     assert_eq!((found.then.as_str(), found.now.as_str()), ("NodeAdmitted node-b", "nothing"));
@@ -131,6 +139,38 @@ fn the_program_tells_records_figures_and_refuses_a_store_in_use() {
     fs::copy(&path, &copy).unwrap();
     drop(held);
     assert_eq!(replayed(&copy, Until::End).0.books, replayed(&path, Until::End).0.books);
+}
+
+#[test]
+fn each_way_a_replay_can_end_has_a_code_of_its_own() {
+    let (dir, path) = stored();
+    let program = Binaries::built().unwrap().path("tidegate");
+    let check = |store: &Path, args: &[&str], code: i32, words: &str| {
+        let out = Command::new(&program).arg("replay").arg(store).args(args).output().unwrap();
+        let err = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(code), "{err}");
+        assert!(err.contains(words), "{words}: {err}");
+    };
+    check(&path, &["--diff"], 0, "");
+    check(&dir.path().join("none.redb"), &[], 3, "No such file");
+    let torn = dir.path().join("torn.redb");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[..64].fill(7);
+    fs::write(&torn, &bytes).unwrap();
+    check(&torn, &[], 6, "torn.redb");
+    fs::write(&torn, "").unwrap();
+    check(&torn, &[], 6, "it is empty");
+    let mut journal = RedbJournal::open(&path, CLUSTER).unwrap();
+    check(&path, &[], 2, "is open in a coordinator");
+    let next = store::restore(&journal).unwrap().next;
+    decide_otherwise_in(&mut journal);
+    journal.append(&[(DecisionSeq(next.0 + 1), b"no record".to_vec())]).unwrap();
+    drop(journal);
+    check(&path, &["--diff"], 6, "is damaged at record");
+    let (_dir, path) = stored();
+    decide_otherwise(&path);
+    check(&path, &["--diff"], 1, "");
+    check(&path, &[], 0, "");
 }
 
 #[test]

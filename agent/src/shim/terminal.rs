@@ -1,8 +1,9 @@
 //! The task's terminal. This process holds it for life, so that nobody who goes away hangs it up,
 //! and one at a time may look at it and type into it, through a socket.
 //!
-//! Somebody who looks and does not read makes the task wait, as a terminal does; while nobody
-//! looks the output goes to the log and the scrollback alone and nothing waits.
+//! Somebody who looks and reads slowly makes the task wait, as a terminal does; who does not read
+//! at all is dropped by the agent. While nobody looks the output goes to the log and the scrollback
+//! alone and nothing waits.
 //! What is not here: who may look (the coordinator and the agent say that; here it is only that
 //! the user is the task's), and how it gets to a person's screen.
 

@@ -7,7 +7,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use tidegate_model::{AccountPath, SubmitKey};
 use tidegate_proto::v1;
 
+use super::bounds::count;
 use crate::amount::{GpuTime, Size};
+
+/// Ten years of windows of 7 days.
+const MAX_WEEKS: u32 = 520;
 
 /// What the account above all others is called here. On the wire it has no path.
 pub(crate) const ROOT: &str = "root";
@@ -59,7 +63,7 @@ pub(crate) struct AccountsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// So many windows of 7 days, back from now
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=520))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(1, MAX_WEEKS), allow_negative_numbers = true)]
     pub(crate) weeks: u32,
     /// Only this account and those below it
     #[arg(long, value_name = "PATH")]
@@ -84,6 +88,7 @@ pub(crate) enum BudgetCommand {
         /// The account
         account: AccountPath,
         /// 30% of the parent, or 1200h in GPU-hours of a window
+        #[arg(allow_hyphen_values = true)]
         size: Size,
         /// A cut comes into force at once, not over a window
         #[arg(long)]
@@ -107,7 +112,7 @@ pub(crate) enum BudgetCommand {
         /// The account that gets
         to: AccountPath,
         /// GPU-hours, such as 100 or 100h
-        #[arg(value_name = "HOURS")]
+        #[arg(value_name = "HOURS", allow_hyphen_values = true)]
         amount: GpuTime,
         /// It never lapses
         #[arg(long)]
@@ -123,6 +128,7 @@ pub(crate) enum BudgetCommand {
         /// The account
         account: AccountPath,
         /// 30% of the parent, or 1200h in GPU-hours of a window
+        #[arg(allow_hyphen_values = true)]
         size: Size,
         /// Why; shown to everybody
         #[arg(long, value_name = "TEXT")]
@@ -149,7 +155,7 @@ pub(crate) struct AnswerArgs {
     /// Who asked (name or uid)
     pub(crate) user: String,
     /// Only if this is what is asked for
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) size: Option<Size>,
 }
 

@@ -23,9 +23,12 @@ pub(crate) struct DrainArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
     /// When it is wanted empty: names who is protected beyond it, and breaks nobody
-    #[arg(long, value_name = "TIME|SPAN")]
+    #[arg(long, value_name = "TIME|SPAN", allow_hyphen_values = true)]
     pub(crate) by: Option<When>,
 }
+
+/// No drain is planned further ahead than ten years.
+const MAX_AHEAD: Span = Span::hours(3653 * 24);
 
 /// An instant, as a person gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +52,12 @@ impl FromStr for When {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let at = time::from_rfc3339(text).map(Self::At);
-        at.or_else(|| text.parse().ok().map(Self::In)).ok_or_else(|| {
+        let span = || text.parse().ok().filter(|span| *span <= MAX_AHEAD).map(Self::In);
+        at.or_else(span).ok_or_else(|| {
             let given: String = text.chars().take(64).collect();
             format!(
-                "{given:?} is no time: expected a span from now like 2h or 1h30m, or an instant \
-                 like 2026-12-01T08:00:00Z or 2026-12-01T08:00:00+01:00"
+                "{given:?} is no time: expected a span from now like 2h or 1h30m, from 0 to \
+                 {MAX_AHEAD}, or an instant like 2026-12-01T08:00:00Z or 2026-12-01T08:00:00+01:00"
             )
         })
     }

@@ -5,8 +5,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tidegate_model::{AccountPath, Bytes, GpuType, JobId, Span, SubmitKey, TaskLayout, Timestamp};
+use tidegate_model::{
+    AccountPath, Bytes, GpuType, JobId, LOG_CAP_RANGE, MAX_BLOCKS, MAX_GRACE, MAX_MIN_RUNTIME,
+    MAX_RESTARTS, Span, SubmitKey, TaskLayout, Timestamp,
+};
 
+use super::bounds::{count, size, span};
 use crate::array::ArrayRange;
 use crate::jobfile;
 use crate::show::time;
@@ -39,22 +43,22 @@ pub(crate) struct SubmitArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// GPUs of the whole job
-    #[arg(long, value_name = "N", default_value_t = jobfile::DEFAULT_GPUS)]
+    #[arg(long, value_name = "N", default_value_t = jobfile::DEFAULT_GPUS, value_parser = count(1, u32::MAX), allow_negative_numbers = true)]
     pub(crate) gpus: u32,
     /// GPUs on each node [default: left to placement]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count(1, u32::MAX), allow_negative_numbers = true)]
     pub(crate) gpus_per_node: Option<u32>,
     /// Kind of GPU, as the policy names it [default: any, one for the whole job]
     #[arg(long, value_name = "NAME")]
     pub(crate) gpu_type: Option<GpuType>,
     /// Most blocks that the job may span [default: as few as possible]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count(1, MAX_BLOCKS), allow_negative_numbers = true)]
     pub(crate) max_blocks: Option<u32>,
     /// One task per node (a launcher such as torchrun starts the ranks) or per GPU
     #[arg(long, value_enum, default_value_t = Tasks::PerNode)]
     pub(crate) tasks: Tasks,
     /// Protected span that makes a start worthwhile, at most 8h [default: 0; 1h with --pty]
-    #[arg(long, value_name = "SPAN")]
+    #[arg(long, value_name = "SPAN", value_parser = span(MAX_MIN_RUNTIME), allow_hyphen_values = true)]
     pub(crate) min_runtime: Option<Span>,
     /// Wait until it is funded, rather than run free and unprotected
     #[arg(long)]
@@ -84,13 +88,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoint_dir: Option<PathBuf>,
     /// Time to save and leave when stopped
-    #[arg(long, value_name = "SPAN", default_value_t = jobfile::DEFAULT_GRACE)]
+    #[arg(long, value_name = "SPAN", default_value_t = jobfile::DEFAULT_GRACE, value_parser = span(MAX_GRACE), allow_hyphen_values = true)]
     pub(crate) grace: Span,
     /// Restarts after failures of the job's own [default: 3; 0 with --pty]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count(0, MAX_RESTARTS), allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
     /// What is kept of each output stream of each task
-    #[arg(long, value_name = "SIZE", default_value_t = jobfile::DEFAULT_LOG_CAP)]
+    #[arg(long, value_name = "SIZE", default_value_t = jobfile::DEFAULT_LOG_CAP, value_parser = size(LOG_CAP_RANGE))]
     pub(crate) log_cap: Bytes,
     /// Web address that is told of starts, requests to save and ends; the cluster allows some
     #[arg(long, value_name = "URL")]
@@ -219,10 +223,10 @@ pub(crate) struct LogsArgs {
     #[arg(long, short)]
     pub(crate) follow: bool,
     /// Of this attempt, counted from 1 [default: the newest]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count(1, u32::MAX), allow_negative_numbers = true)]
     pub(crate) attempt: Option<u32>,
     /// Of this task, counted from 0
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0, u32::MAX), allow_negative_numbers = true)]
     pub(crate) task: u32,
     /// Its standard error instead of its standard output
     #[arg(long)]

@@ -9,11 +9,12 @@ use tidegate_proto::v1;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
+use ulid::Ulid;
 use v1::attach_reply::Message as Reply;
 use v1::attach_request::Message as Ask;
 
 use super::end::{End, Ended, Shown};
-use super::{Opened, POLL, Seen, open, why};
+use super::{Opened, POLL, Seen, Viewer, open, why};
 use crate::connect::Api;
 use crate::exit::{Exit, Failure};
 use crate::jobs::{broken, view};
@@ -38,6 +39,7 @@ pub(super) struct Session<'a> {
     /// What ends this program and not the job: a closed window, a TERM.
     ended: [Signal; 2],
     seen: Seen,
+    viewer: Viewer,
 }
 
 /// How one connection is over.
@@ -59,10 +61,26 @@ impl<'a> Session<'a> {
             resized: on(SignalKind::window_change())?,
             ended: [on(SignalKind::hangup())?, on(SignalKind::terminate())?],
             seen: Seen::default(),
+            viewer: Viewer { name: Ulid::generate().to_string(), again: false },
         })
     }
 
+    pub(super) fn viewer(&self) -> Viewer {
+        self.viewer.clone()
+    }
+
+    /// Until the person leaves, while there is nothing to work in. No key is kept for the job.
+    pub(super) async fn left(&mut self) {
+        let [hangup, terminate] = &mut self.ended;
+        tokio::select! {
+            () = detach(&mut self.typed, &mut self.keys) => {}
+            _ = hangup.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    }
+
     pub(super) async fn run(&mut self, mut opened: Opened) -> Result<End, Failure> {
+        self.viewer.again = true;
         loop {
             let lost = match self.carry(opened).await? {
                 Over::End(end) => return Ok(end),
@@ -124,6 +142,7 @@ impl<'a> Session<'a> {
     /// The next connection; none if the person left meanwhile.
     async fn again(&mut self, lost: &str) -> Result<Option<Opened>, Failure> {
         let (api, job, seen) = (self.api, self.job, self.seen.clone());
+        let viewer = self.viewer.clone();
         let raw = self.raw;
         let connecting = async {
             // Its end may be what closed it, and be known only now.
@@ -137,7 +156,7 @@ impl<'a> Session<'a> {
             }
             let mut told = String::new();
             loop {
-                match open(api, job, &seen).await {
+                match open(api, job, &viewer, &seen).await {
                     Ok(opened) => return Ok(Some(opened)),
                     Err(failure) if failure.exit() == Exit::Unavailable => {
                         let words = why(api, job, &failure).await;
@@ -151,12 +170,9 @@ impl<'a> Session<'a> {
                 }
             }
         };
-        let [hangup, terminate] = &mut self.ended;
         tokio::select! {
             opened = connecting => opened,
-            () = detach(&mut self.typed, &mut self.keys) => Ok(None),
-            _ = hangup.recv() => Ok(None),
-            _ = terminate.recv() => Ok(None),
+            () = self.left() => Ok(None),
         }
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn offer(table: &Table) -> Result<CheckpointOffer, JobFileError> {
     Ok(CheckpointOffer {
         signal: signal(&keys, table)?.or(preset.signal),
         target: target(&keys, table)?.unwrap_or(preset.target),
-        grace: keys.parsed("checkpoint.grace")?.unwrap_or(DEFAULT_GRACE),
+        grace: keys.measured("checkpoint.grace")?.unwrap_or(DEFAULT_GRACE),
         bytes: keys.parsed::<Bytes>("checkpoint.bytes")?,
         storage,
         saved_codes: keys

@@ -58,6 +58,16 @@ impl<'a> Keys<'a> {
         self.text(key)?.map(|text| parsed(key, text)).transpose()
     }
 
+    /// A span or a size: what is none is refused with the range.
+    pub(super) fn measured<T: FromStr>(
+        &self,
+        key: &'static str,
+    ) -> Result<Option<T>, JobFileError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let measured = value.as_str().and_then(|text| text.parse().ok());
+        measured.map(Some).ok_or_else(|| wrong_type(key, value))
+    }
+
     pub(super) fn number(&self, key: &'static str) -> Result<Option<u32>, JobFileError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number = value.as_integer().and_then(|number| u32::try_from(number).ok());

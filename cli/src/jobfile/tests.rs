@@ -107,11 +107,11 @@ fn an_unknown_key_is_refused_with_the_nearest_and_all_valid_ones() {
 fn a_value_of_another_type_is_refused_with_what_is_accepted() {
     check_line(
         "gpus = \"8\"",
-        "gpus: the string \"8\" was given; a whole number of GPUs from 1 is accepted",
+        "gpus: the string \"8\" was given; a whole number of GPUs from 1 to 4294967295 is accepted",
     );
     check_line(
         "gpus = -1",
-        "gpus: the number -1 was given; a whole number of GPUs from 1 is accepted",
+        "gpus: the number -1 was given; a whole number of GPUs from 1 to 4294967295 is accepted",
     );
     check_line(
         "gpus_per_node = 1.5",
@@ -145,11 +145,11 @@ fn a_value_of_another_type_is_refused_with_what_is_accepted() {
 fn a_text_that_does_not_parse_is_refused_with_its_form() {
     check_line(
         "grace = \"5\"",
-        "grace: \"5\" is not a span of time: expected a form like 90s, 30m, 2h or 1h30m",
+        "grace: the string \"5\" was given; a span of time such as \"30s\", at most \"30m\" is accepted",
     );
     check_line(
         "log_cap = \"64MB\"",
-        "log_cap: \"64MB\" is not a size: expected a form like 512KiB, 64MiB or 10GiB",
+        "log_cap: the string \"64MB\" was given; a size such as \"64MiB\", \"64KiB\" to \"16GiB\" is accepted",
     );
     check_line(
         "account = \"A B\"",
@@ -213,8 +213,8 @@ fn a_shape_that_is_none_is_refused() {
     check_line("max_blocks = 0", "max_blocks: 0 asked; 1 to 65536 is accepted");
     check_line(
         "order = 0.5",
-        "order: the number 0.5 was given; a whole number, smallest first among your own jobs is \
-         accepted",
+        "order: the number 0.5 was given; a whole number from -2147483648 to 2147483647, smallest first \
+         among your own jobs is accepted",
     );
     check_line(
         "checkpoint = \"hf\"",

@@ -20,6 +20,30 @@ impl From<v1::Warning> for Warning {
     }
 }
 
+/// Warns of a min runtime.
+const OF_MIN_RUNTIME: &str = "min_runtime_ms";
+
+/// Whose choice the min runtime of a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MinRuntime {
+    Given,
+    /// Nobody asked for it: that it is long says nothing of what somebody wants.
+    Default,
+}
+
+impl MinRuntime {
+    /// What is worth saying to whoever chose so.
+    pub(crate) fn worth_saying(self, warnings: Vec<v1::Warning>) -> Vec<Warning> {
+        let all = warnings.into_iter().map(Warning::from);
+        match self {
+            Self::Given => all.collect(),
+            Self::Default => {
+                all.filter(|warning| !warning.numbers.contains_key(OF_MIN_RUNTIME)).collect()
+            }
+        }
+    }
+}
+
 impl Warning {
     /// Beside the answer, on standard error.
     pub(crate) fn remark(&self) {

@@ -50,6 +50,23 @@ MIN-RUNTIME  STARTS                           PLEDGES  SMALL  ELDER
 }
 
 #[test]
+fn a_min_runtime_that_nobody_asked_for_is_not_warned_about() {
+    let long = v1::Warning {
+        told: "min_runtime 1h is long".into(),
+        numbers: [("min_runtime_ms".to_owned(), 3_600_000)].into(),
+    };
+    let coordinator = Coordinator::with(Script { warnings: vec![long], ..Script::default() });
+    let check = |line: &str, expected: &str| {
+        let (ran, _) = run(&coordinator, line);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), expected), "{line}");
+    };
+    check("run --pty --dry-run -- sh", "");
+    let warned = "warning: min_runtime 1h is long\n";
+    check("run --pty --min-runtime 1h --dry-run -- sh", warned);
+    check("run --min-runtime 1h -- sh", warned);
+}
+
+#[test]
 fn a_dry_run_that_is_refused_as_a_whole_has_the_refusals_code() {
     let words = "account nobody: not known here; `tidegate accounts` lists them";
     let refusal = Some(Status::not_found(words));

@@ -394,10 +394,11 @@ fn a_rule_that_is_none_or_no_value_of_it_is_refused_and_nothing_is_changed() {
         ("slak=1%", "unknown key \"slak\" (did you mean \"slack\"?); the keys are start_timeout, "),
         ("slack", "\"slack\": give KEY=VALUE; `tidegate policy show` lists the keys"),
         (
-            "slack=1",
-            "slack: \"1\" was given; a percentage like 5% or 12.5%, up to 100% is accepted",
+            "headroom=1",
+            "headroom: \"1\" was given; a percentage like 5% or 12.5%, up to 100% is accepted",
         ),
         ("patience=1", "patience: \"1\" was given; a span of time like 90s or 24h is accepted"),
+        ("slack=4%", "slack: \"3%\" and \"4%\" were given; one value for each key is accepted"),
         ("gate_width=-1", "gate_width: \"-1\" was given; a whole number is accepted"),
         (
             "gpu_types=h100",

@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "what the person who starts it sees")]
 
+use std::error::Error;
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +19,8 @@ use tidegate_coordinator::replay::{Line, Replayed, Until, instant, newest, repla
 /// Apply the records of a store again, one line each, oldest first.
 ///
 /// With --diff their events are decided again by the rules of this version, and the first record that
-/// is decided otherwise is shown; the exit code is then 1. Rules may change from version to version: a
+/// is decided otherwise is shown; the exit code is then 1. It is 2 if the store is open in a
+/// coordinator or of a newer version, 3 if there is none, 4 if it may not be read, 6 if it is damaged. Rules may change from version to version: a
 /// difference says what changed, not that the store is damaged.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate replay", version)]
@@ -46,15 +49,28 @@ fn main() -> ExitCode {
     }
 }
 
-/// 2 = refused, 1 = it cannot be read.
+/// As `tidegate` has them: `tidegate --help` shows the table.
+mod exit {
+    pub(super) const FAILED: u8 = 1;
+    pub(super) const REFUSED: u8 = 2;
+    pub(super) const NOT_FOUND: u8 = 3;
+    pub(super) const NOT_ALLOWED: u8 = 4;
+    pub(super) const BROKEN: u8 = 6;
+}
+
+/// An exit code, and why.
 type Told = (u8, String);
 
 fn run(args: &Args) -> Result<bool, Told> {
+    // Opened, it would be taken for a store in which nothing happened yet.
+    if fs::metadata(&args.store).is_ok_and(|file| file.len() == 0) {
+        return Err((exit::BROKEN, format!("{}: it is empty", args.store.display())));
+    }
     let journal = RedbJournal::read_only(&args.store).map_err(|why| told(&args.store, &why))?;
     let unread = |why: JournalError| told(&args.store, &why);
     let last = newest(&journal).map_err(unread)?;
     let until = args.until.as_deref().map(|text| instant::parse(text, last));
-    let until = until.transpose().map_err(|why| (2, format!("--until: {why}")))?;
+    let until = until.transpose().map_err(|why| (exit::REFUSED, format!("--until: {why}")))?;
     let until = until.map_or(Until::End, Until::At);
     let mut out = io::BufWriter::new(io::stdout().lock());
     let started = Instant::now();
@@ -79,7 +95,7 @@ fn run(args: &Args) -> Result<bool, Told> {
     };
     written
         .and_then(|()| out.flush())
-        .map_err(|why| (1, format!("the output is closed: {why}")))?;
+        .map_err(|why| (exit::FAILED, format!("the output is closed: {why}")))?;
     Ok(done.difference.is_none())
 }
 
@@ -89,10 +105,41 @@ fn told(store: &Path, why: &JournalError) -> Told {
         let told = format!(
             "{store} is open in a coordinator: stop it, or copy the file and replay the copy"
         );
-        return (2, told);
+        return (exit::REFUSED, told);
     }
-    let below = std::error::Error::source(why).map_or_else(String::new, |why| format!(": {why}"));
-    (1, format!("{store}: {why}{below}"))
+    let below = why.source().map_or_else(String::new, |why| format!(": {why}"));
+    (code(why), format!("{store}: {why}{below}"))
+}
+
+/// A store that others may have damaged is no wrong usage, and a difference is no damage: scripts
+/// tell them apart.
+fn code(why: &JournalError) -> u8 {
+    match why {
+        JournalError::InUse | JournalError::NewerFormat { .. } => exit::REFUSED,
+        JournalError::Damaged { .. } => exit::BROKEN,
+        JournalError::Storage(below) => {
+            let mut below: Option<&(dyn Error + 'static)> = Some(below.as_ref());
+            while let Some(error) = below {
+                if let Some(error) = error.downcast_ref::<io::Error>() {
+                    return code_of_file(error.kind());
+                }
+                below = error.source();
+            }
+            exit::BROKEN
+        }
+    }
+}
+
+fn code_of_file(kind: io::ErrorKind) -> u8 {
+    if kind == io::ErrorKind::NotFound {
+        exit::NOT_FOUND
+    } else if kind == io::ErrorKind::PermissionDenied {
+        exit::NOT_ALLOWED
+    } else if matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) {
+        exit::BROKEN
+    } else {
+        exit::FAILED
+    }
 }
 
 fn write_line(out: &mut impl Write, line: &Line, as_json: bool) -> io::Result<()> {

@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::link::{Links, LogError, log_ask};
 use super::{messages, requests, status, terminal};
 use crate::engine::Answer;
+use crate::report::MAX_WEEKS;
 use crate::thread::{Handle, Message};
 use crate::view::View;
 
@@ -386,6 +387,10 @@ impl v1::tidegate_server::Tidegate for Api {
         request: Request<v1::ReportRequest>,
     ) -> Result<Response<v1::ReportReply>, Status> {
         let v1::ReportRequest { weeks, below } = request.into_inner();
+        if weeks > MAX_WEEKS {
+            let words = format!("weeks: {weeks} asked; 1 to {MAX_WEEKS} is accepted");
+            return Err(Status::invalid_argument(words));
+        }
         let below = optional(&below, "ReportRequest.below");
         let below = below.map_err(|error| status::malformed(&error))?;
         let view = self.view().await?;

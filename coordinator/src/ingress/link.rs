@@ -234,7 +234,8 @@ impl LinkService {
 }
 
 /// What goes to one agent: the welcome, then each plan that is news when the stream has room for it
-/// and the reads of logs and terminals; an error of the other direction ends it.
+/// and the reads of logs and terminals; an error of the other direction ends it, and the engine does
+/// by dropping the slot of the plans.
 fn outgoing(
     welcome: v1::Welcome,
     plans: watch::Receiver<Option<Arc<NodePlan>>>,
@@ -248,6 +249,8 @@ fn outgoing(
         let plan = NodePlan::clone(plan.as_deref()?);
         Some(message(To::Plan(plan.into())))
     });
+    let parted = || Status::unavailable("the node was removed, or linked anew: say hello again");
+    let plans = plans.chain(tokio_stream::once(()).map(move |()| Err(parted())));
     let reads = ReceiverStream::new(requests).map(message);
     let errors = ReceiverStream::new(errors).map(Err);
     Box::pin(welcome.chain(plans.merge(reads).merge(errors)))

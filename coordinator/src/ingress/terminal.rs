@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use scheduler_core::{Job, JobState};
-use tidegate_model::{AttemptId, NodeName, TaskExit, TaskId, UserId};
+use tidegate_model::{AttemptId, JobId, NodeName, TaskExit, TaskId, UserId};
 use tidegate_proto::{required, v1};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
@@ -30,6 +30,9 @@ const MAX_OPEN: usize = 1024;
 /// Messages that wait for whoever is slower.
 const MAX_WAITING: usize = 4;
 
+/// Longest name of a viewer: a ULID as text.
+const MAX_VIEWER: usize = 26;
+
 /// An agent dials within this, and a client says what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -42,12 +45,27 @@ pub struct Terminals {
     /// Orders the agent's call after the one that waits for it.
     awaited: Mutex<BTreeMap<u64, Awaited>>,
     places: Arc<Semaphore>,
+    /// Orders who came last to each job before who comes back to it.
+    newest: Mutex<BTreeMap<JobId, String>>,
 }
 
 impl Default for Terminals {
     fn default() -> Self {
-        Self { awaited: Mutex::default(), places: Arc::new(Semaphore::new(MAX_OPEN)) }
+        Self {
+            awaited: Mutex::default(),
+            places: Arc::new(Semaphore::new(MAX_OPEN)),
+            newest: Mutex::default(),
+        }
     }
+}
+
+/// Who asks for a terminal.
+#[derive(Debug)]
+struct Viewer {
+    job: JobId,
+    /// Empty = a client of a release that did not say.
+    name: String,
+    again: bool,
 }
 
 #[derive(Debug)]
@@ -79,6 +97,22 @@ impl Drop for Expected<'_> {
 }
 
 impl Terminals {
+    /// Whether another viewer had the terminal since this one lost it.
+    fn is_taken(&self, viewer: &Viewer) -> bool {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let other = newest.get(&viewer.job).is_some_and(|name| *name != viewer.name);
+        viewer.again && !viewer.name.is_empty() && other
+    }
+
+    fn came(&self, viewer: Viewer) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.insert(viewer.job, viewer.name);
+        if newest.len() > MAX_OPEN {
+            // Of the oldest job: it may well have ended.
+            newest.pop_first();
+        }
+    }
+
     /// What will be there once the node's agent has answered this request.
     pub(super) fn expect(&self, request: u64, node: NodeName) -> Expected<'_> {
         let (dialled, will_be) = oneshot::channel();
@@ -135,7 +169,13 @@ pub(super) async fn attach(
     };
     let view = required(open.view, "AttachRequest.Open.view");
     let mut view = view.map_err(|error| status::malformed(&error))?;
-    let place = place(&*api.view().await?, user, &open.job)?;
+    if open.viewer.len() > MAX_VIEWER {
+        let words =
+            format!("viewer: {} bytes given; up to {MAX_VIEWER} are accepted", open.viewer.len());
+        return Err(Status::invalid_argument(words));
+    }
+    let viewer = Viewer { job: job_id(&open.job)?, name: open.viewer, again: open.again };
+    let place = place(&*api.view().await?, user, viewer.job)?;
     let (send, replies) = mpsc::channel(MAX_WAITING);
     match place {
         Place::Over(exit, node) => {
@@ -143,6 +183,9 @@ pub(super) async fn attach(
             node.map_or(Ok(()), |node| api.links.check_terminals(&node))?;
             // The channel is new, so there is room.
             drop(send.try_send(Ok(reply(Reply::Exit(exit.into())))));
+        }
+        Place::Open(..) if api.links.terminals.is_taken(&viewer) => {
+            drop(send.try_send(Ok(reply(Reply::Taken(v1::TerminalTaken {})))));
         }
         Place::Open(task, node) => {
             let permit = Arc::clone(&api.links.terminals.places).try_acquire_owned();
@@ -157,6 +200,7 @@ pub(super) async fn attach(
                 v1::OpenTerminal { request: 0, task: task.clone(), uid: user.0, view: Some(view) };
             let mut dialled = dial(api, &node, ask).await?;
             let first = first_of(&mut dialled, &task).await?;
+            api.links.terminals.came(viewer);
             drop(send.try_send(Ok(reply(Reply::Opened(task)))));
             drop(send.try_send(Ok(reply(first))));
             tokio::spawn(carry(client, dialled, send, permit));
@@ -167,8 +211,8 @@ pub(super) async fn attach(
 
 /// Only the owner: who types into a terminal acts as its user, which an admin's role does not
 /// allow.
-fn place(view: &View, user: UserId, job: &str) -> Result<Place, Status> {
-    let job = find(view, job_id(job)?)?;
+fn place(view: &View, user: UserId, job: JobId) -> Result<Place, Status> {
+    let job = find(view, job)?;
     let id = job.id;
     if job.user != user {
         let words = format!("{id} belongs to another user; only its owner may attach to it");
@@ -252,6 +296,10 @@ async fn carry(
     };
     let output = async {
         while let Ok(Some(said)) = from.message().await {
+            if let Some(From::Refused(why)) = said.message {
+                drop(replies.send(Err(Status::unavailable(why))).await);
+                return;
+            }
             let Some(message) = said.message.and_then(told) else { continue };
             let is_last = matches!(message, Reply::Exit(_) | Reply::Taken(_));
             if replies.send(Ok(reply(message))).await.is_err() || is_last {

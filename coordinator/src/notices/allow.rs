@@ -39,7 +39,15 @@ impl AllowList {
             })?;
             Ok::<_, String>((entry.clone(), place))
         };
-        Ok(Self { entries: entries.iter().map(read).collect::<Result<_, _>>()? })
+        let entries: Vec<_> = entries.iter().map(read).collect::<Result<_, _>>()?;
+        for (index, (entry, place)) in entries.iter().enumerate() {
+            if let Some((first, _)) = entries.iter().take(index).find(|(_, one)| one == place) {
+                return Err(format!(
+                    "{entry:?} is the same place as {first:?} before it: each place is listed once"
+                ));
+            }
+        }
+        Ok(Self { entries })
     }
 
     /// The entries, as they were given.
@@ -205,6 +213,12 @@ mod tests {
         assert_eq!(told, Err(expected.to_owned()));
         let told = AllowList::default().check("https://c.example/").unwrap_err();
         assert!(told.contains("`tidegate notices --follow`"), "{told}");
+        let twice = ["https://a.example/x".to_owned(), "https://A.example:443/x".to_owned()];
+        assert_eq!(
+            AllowList::parse(&twice).unwrap_err(),
+            "\"https://A.example:443/x\" is the same place as \"https://a.example/x\" before it: \
+             each place is listed once"
+        );
         for entry in ["", "a.example", "https://", "ftp://a", "https://u@a/", "https://a/?q"] {
             assert!(AllowList::parse(&[entry.to_owned()]).is_err(), "{entry}");
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{Span, Timestamp};
 
+use super::limits::{Headroom, ProtectedCap};
 use super::{Explanation, Reason, counted, said};
 use crate::accounts::AccountId;
 use crate::books::{Attempt, Books, Job};
@@ -46,8 +47,11 @@ pub(super) fn waiting(
         if let Some((from, spots)) = pass.expected_place(bid).filter(|(from, _)| *from > now) {
             return expected(&pass, bid, from, &spots);
         }
+        if let Some(cap) = ProtectedCap::keeps(&pass, bid) {
+            return capped(&pass, bid, cap);
+        }
     }
-    turn(&pass, job)
+    turn(&pass, bid)
 }
 
 fn reserved(pass: &Pass<'_>, job: &Job) -> Option<Explanation> {
@@ -194,7 +198,28 @@ fn expected(pass: &Pass<'_>, bid: &Bid<'_>, from: Timestamp, spots: &[usize]) ->
     said(Reason::AwaitingReservation, line, numbers)
 }
 
-fn turn(pass: &Pass<'_>, job: &Job) -> Explanation {
+/// It is funded, and protected work holds as much as ordinary jobs may make it.
+fn capped(pass: &Pass<'_>, bid: &Bid<'_>, cap: ProtectedCap) -> Explanation {
+    let job = bid.claimant.job;
+    let needed = u64::from(job.spec.gpus.0);
+    let mut line = format!("it is funded; {}", cap.line(needed));
+    let mut numbers =
+        BTreeMap::from([("protected", cap.held), ("cap", cap.most), ("needed", needed)]);
+    if job.runs_free() {
+        line.push_str("; it may run free until then");
+        let headroom = Headroom::keeps(pass, bid);
+        line.extend(headroom.map(|headroom| format!(", but {}", headroom.line())));
+        numbers.extend(headroom.into_iter().flat_map(of_headroom));
+    }
+    Explanation { reason: Reason::AwaitingTurn, lines: vec![line], numbers }
+}
+
+fn of_headroom(headroom: Headroom) -> [(&'static str, u64); 2] {
+    [("idle", headroom.idle.into()), ("headroom", headroom.kept.into())]
+}
+
+/// How many come before it in its order.
+fn ahead(pass: &Pass<'_>, job: &Job) -> u64 {
     let demand = if job.spec.min_runtime > Span::ZERO { Demand::Protected } else { Demand::Free };
     let mut ahead = 0_u64;
     for leaf in walk::leaves(&pass.money, demand) {
@@ -209,17 +234,37 @@ fn turn(pass: &Pass<'_>, job: &Job) -> Explanation {
             break;
         }
     }
+    ahead
+}
+
+fn turn(pass: &Pass<'_>, bid: &Bid<'_>) -> Explanation {
+    let job = bid.claimant.job;
+    let (ahead, needed) = (ahead(pass, job), job.spec.gpus);
     let idle: u32 = pass.spots().iter().map(|spot| spot.idle).fold(0, u32::saturating_add);
-    let needed = job.spec.gpus;
     let numbers = [("ahead", ahead), ("needed", needed.0.into()), ("idle", idle.into())];
-    if ahead > 0 {
-        let jobs = counted(usize::try_from(ahead).unwrap_or(usize::MAX), "job");
-        return said(Reason::AwaitingTurn, format!("{jobs} before it in the order"), numbers);
-    }
-    let line = format!(
-        "it is first, and its gang of {needed} GPUs does not fit the {idle} idle ones together"
-    );
-    said(Reason::AwaitingNodes, line, numbers)
+    let headroom = job.runs_free().then(|| Headroom::keeps(pass, bid)).flatten();
+    let kept = headroom.map(Headroom::line);
+    let (reason, line) = match (ahead, kept) {
+        (0, Some(kept)) => {
+            (Reason::AwaitingNodes, format!("it is first and needs {needed} GPUs; {kept}"))
+        }
+        (0, None) => (
+            Reason::AwaitingNodes,
+            format!(
+                "it is first, and its gang of {needed} GPUs does not fit the {idle} idle ones \
+                 together"
+            ),
+        ),
+        (_, kept) => {
+            let jobs = counted(usize::try_from(ahead).unwrap_or(usize::MAX), "job");
+            let kept = kept.map(|kept| format!("; it needs {needed} GPUs, and {kept}"));
+            let kept = kept.unwrap_or_default();
+            (Reason::AwaitingTurn, format!("{jobs} before it in the order{kept}"))
+        }
+    };
+    let mut explanation = said(reason, line, numbers);
+    explanation.numbers.extend(headroom.into_iter().flat_map(of_headroom));
+    explanation
 }
 
 /// A planned attempt whose GPUs others still hold.

@@ -63,7 +63,9 @@ fn print(figures: &Figures, days: u64, as_json: bool) {
     if as_json {
         let waits = kinds.map(|(name, kind)| {
             let [p50, p90, p99] = figures.waits(kind, [50, 90, 99], now).map(|wait| wait.0);
-            json!({"kind": name, "jobs": figures.count(kind), "wait_ms": [p50, p90, p99]})
+            let done = figures.median_to_done(kind).0;
+            let jobs = figures.count(kind);
+            json!({"kind": name, "jobs": jobs, "wait_ms": [p50, p90, p99], "done_ms": done})
         });
         println!(
             "{}",
@@ -79,10 +81,12 @@ fn print(figures: &Figures, days: u64, as_json: bool) {
         );
         return;
     }
-    println!("{:<14} {:>6} {:>12} {:>12} {:>12}", "", "jobs", "wait p50", "p90", "p99");
+    let [p50, p90, p99, done] = ["wait p50", "p90", "p99", "done p50"];
+    println!("{:<14} {:>6} {p50:>12} {p90:>12} {p99:>12} {done:>12}", "", "jobs");
     for (name, kind) in kinds {
         let [p50, p90, p99] = figures.waits(kind, [50, 90, 99], now).map(minutes);
-        println!("{name:<14} {:>6} {p50:>12} {p90:>12} {p99:>12}", figures.count(kind));
+        let (jobs, done) = (figures.count(kind), minutes(figures.median_to_done(kind)));
+        println!("{name:<14} {jobs:>6} {p50:>12} {p90:>12} {p99:>12} {done:>12}");
     }
     println!("goodput {goodput} %");
     println!(

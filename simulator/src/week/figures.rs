@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_model::{AttemptId, GpuCount, JobId, JobSpec, Span, Timestamp};
 
-use scheduler_core::{Books, Decision, MoveCause, SaveReason, Standing};
+use scheduler_core::{Books, Decision, JobOutcome, MoveCause, SaveReason, Standing};
 
 use super::draw::Kind;
 use crate::world::Observer;
@@ -38,7 +38,8 @@ struct Wait {
     protected: bool,
     submitted: Timestamp,
     started: Option<Timestamp>,
-    over: bool,
+    /// It ended, and if all its work was done, when.
+    over: Option<Option<Timestamp>>,
 }
 
 impl Observer for Figures {
@@ -46,9 +47,10 @@ impl Observer for Figures {
     fn saw(&mut self, before: &Books, at: Timestamp, decision: &Decision) {
         match decision {
             Decision::AttemptRunning(AttemptId { job, .. }) => self.started(*job, at),
-            Decision::JobEnded { job, .. } => {
+            Decision::JobEnded { job, outcome } => {
                 if let Some(wait) = self.waits.get_mut(job) {
-                    wait.over = true;
+                    let done = matches!(outcome, JobOutcome::Done);
+                    wait.over = Some(done.then_some(at));
                 }
                 self.firm.remove(job);
             }
@@ -97,13 +99,13 @@ impl Figures {
 
     pub(super) fn submitted(&mut self, job: JobId, kind: Kind, spec: &JobSpec, at: Timestamp) {
         let (gpus, protected) = (spec.gpus, spec.min_runtime > Span::ZERO);
-        let (started, over) = (None, false);
+        let (started, over) = (None, None);
         self.waits.insert(job, Wait { kind, gpus, protected, submitted: at, started, over });
     }
 
     /// Jobs that have waited longer than anybody of their kind does.
     pub(super) fn unwanted(&self, now: Timestamp) -> Vec<JobId> {
-        let waits = self.waits.iter().filter(|(_, wait)| wait.started.is_none() && !wait.over);
+        let waits = self.waits.iter().filter(|(_, wait)| wait.started.is_none() && wait.over.is_none());
         let unwanted = waits.filter(|(_, wait)| {
             let days = match wait.kind {
                 Kind::Debug => 1,
@@ -143,6 +145,19 @@ impl Figures {
             let index = waits.len().saturating_mul(part) / 100;
             waits.get(index.min(waits.len().saturating_sub(1))).copied().unwrap_or(Span::ZERO)
         })
+    }
+
+    /// The median of the time from submission to the end of all its work, of jobs of a kind that ask
+    /// protection and are done.
+    #[must_use]
+    pub fn median_to_done(&self, kind: Kind) -> Span {
+        let done = self.waits.values().filter(|wait| {
+            wait.kind == kind && wait.protected && wait.submitted >= self.counted_from
+        });
+        let spans = done.filter_map(|wait| Some(wait.over??.since(wait.submitted)));
+        let mut spans: Vec<_> = spans.collect();
+        spans.sort_unstable();
+        spans.get(spans.len() / 2).copied().unwrap_or(Span::ZERO)
     }
 
     /// How many jobs of a kind were asked for.

@@ -5,8 +5,8 @@
 //!   where enough nodes have enough idle, in few enough blocks.
 //! * Protected: besides, the job is funded on its path, no elder of its leaf waits for budget before
 //!   it, Protected work stays within its cap, and it ends before the firm reservations on its nodes.
-//!   Only where no expected start shapes backfill (`max_reservations` 0): which nodes those need is
-//!   the scheduler's own estimate.
+//!   Ordinary jobs only where no expected start shapes backfill (`max_reservations` 0): which nodes
+//!   those need is the scheduler's own estimate.
 //!
 //! Of an array that runs so many at a time the next may start only when one of them is over, and never
 //! more than so many have their turn.
@@ -88,10 +88,10 @@ fn could_be_protected(
 ) -> Option<&'static str> {
     let sharing = &books.policy.sharing;
     let protect = job.carried.unwrap_or(job.spec.min_runtime);
-    if protect == Span::ZERO || sharing.max_reservations > 0 {
+    let small = job.carried.is_none() && sharing.is_small(job.spec.gpus, protect);
+    if protect == Span::ZERO || sharing.max_reservations > 0 && !small {
         return None;
     }
-    let small = job.carried.is_none() && sharing.is_small(job.spec.gpus, protect);
     let first = first_elder(books, job).is_none_or(|elder| elder.id == job.id);
     let may = job.carried.is_some() || (funded(books, job, now) && (small || first));
     let exempt = small || job.carried.is_some() || job.elder.is_some();

@@ -367,3 +367,34 @@ new work     answered \"unavailable\": the disk is full
 ",
     );
 }
+
+/// Longest line, headings.
+fn fits(width: usize) -> (usize, Vec<String>) {
+    const COLUMNS: [Column; 6] = [
+        ("JOB", LEFT),
+        ("NAME", LEFT),
+        ("ACCOUNT", LEFT),
+        ("GPUS", RIGHT),
+        ("AGE", RIGHT),
+        ("WHY", LEFT),
+    ];
+    let row = ["job-7", "pretrain-7b", "olmo/pretrain", "1024", "2h", "its node has gone to sleep"];
+    let text = fitted(&COLUMNS, &[row.map(str::to_owned)], Some(width));
+    let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+    let headings = text.lines().next().unwrap().split_whitespace().map(str::to_owned);
+    (longest, headings.collect())
+}
+
+#[test]
+fn a_narrow_window_does_without_what_is_worth_least_and_wraps_the_rest() {
+    let check = |width: usize, headings: &str| {
+        let (longest, kept) = fits(width);
+        assert!(longest <= width, "{longest} in {width}");
+        assert_eq!(kept.join(" "), headings, "{width}");
+    };
+    check(200, "JOB NAME ACCOUNT GPUS AGE WHY");
+    check(75, "JOB NAME ACCOUNT GPUS AGE WHY");
+    check(60, "JOB NAME GPUS AGE WHY");
+    check(45, "JOB GPUS WHY");
+    check(30, "JOB GPUS WHY");
+}
