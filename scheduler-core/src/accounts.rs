@@ -206,6 +206,8 @@ pub struct Accounts {
     by_id: Vec<Arc<Account>>,
     /// The accounts in use, parents before children, siblings together. Derived.
     limbs: Arc<[Limb]>,
+    /// Of every account the way from the root down to it, by its number. Derived.
+    ways: Arc<[Box<[AccountId]>]>,
     /// Charged when everything installed is: the root's budget per millisecond.
     installed: Rate,
     /// The last sheet that was asked for.
@@ -244,6 +246,7 @@ impl Default for Accounts {
         Self {
             by_id: vec![Arc::new(root)],
             limbs: Arc::new([root_limb]),
+            ways: Arc::new([Box::new([ROOT])]),
             installed: Rate::default(),
             memo: Memo::default(),
         }
@@ -307,6 +310,17 @@ impl Accounts {
             place = place.saturating_add(1);
         }
         self.limbs = limbs.into();
+        let down = |account: &Arc<Account>| {
+            let mut way: Box<[_]> = self.path(account.id).map(|above| above.id).collect();
+            way.reverse();
+            way
+        };
+        self.ways = self.by_id.iter().map(down).collect();
+    }
+
+    /// From the root down to it.
+    pub(crate) fn way(&self, to: AccountId) -> &[AccountId] {
+        self.ways.get(slot(to)).map_or(&[], AsRef::as_ref)
     }
 
     /// It and its ancestors, the root last.

@@ -227,11 +227,12 @@ impl Turn<'_> {
                 return Ok(());
             }
             let Turn { core, stamp, .. } = &*self;
-            let (decisions, examined) = decide::pass::next(&core.books, &core.seen, stamp.at);
-            self.core.examined = self.core.examined.saturating_add(examined);
-            for decision in decisions.into_iter().flatten() {
+            let found = decide::pass::next(&core.books, &core.seen, stamp.at);
+            self.core.examined = self.core.examined.saturating_add(found.examined);
+            for decision in found.decisions {
                 self.take(decision)?;
             }
+            self.pass &= !found.settled;
         }
     }
 

@@ -195,7 +195,8 @@ impl Window {
     fn slid_out(&self, t: Timestamp) -> Amount {
         let end = start(t);
         let (mut from, mut rate, mut out) = (start(self.at), self.tail, Amount::ZERO);
-        for (instant, change) in self.changes.range(..=end) {
+        let out_of_it = self.changes.iter().take_while(|(instant, _)| **instant <= end);
+        for (instant, change) in out_of_it {
             out += rate.over(instant.since(from));
             from = *instant;
             rate = rate + Rate(*change);

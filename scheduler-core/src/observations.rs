@@ -2,6 +2,7 @@
 //! restart, and then the careful assumption holds: a node is Unconfirmed until it has reported.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tidegate_model::{AttemptId, NodeId, SaveSeen, Span, TaskId, TaskSeen, Timestamp};
 
@@ -66,7 +67,33 @@ impl Observations {
     /// The node's state at `now`.
     #[must_use]
     pub fn state(&self, node: &Node, silent_after: Span, now: Timestamp) -> NodeState {
-        match self.nodes.get(&node.id) {
+        self.state_as(self.nodes.get(&node.id), node, silent_after, now)
+    }
+
+    /// Of the nodes those that take work, in order.
+    pub(crate) fn ready<'books>(
+        &self,
+        books: &'books Books,
+        now: Timestamp,
+    ) -> impl Iterator<Item = &'books Arc<Node>> {
+        let silent_after = books.policy.silent_after;
+        // Both are in the order of the numbers: one walk in place of a search for each.
+        let mut all = self.nodes.iter().peekable();
+        books.nodes.values().filter(move |node| {
+            while all.next_if(|(id, _)| **id < node.id).is_some() {}
+            let seen = all.next_if(|(id, _)| **id == node.id).map(|(_, seen)| seen);
+            self.state_as(seen, node, silent_after, now) == NodeState::Ready
+        })
+    }
+
+    fn state_as(
+        &self,
+        seen: Option<&SeenNode>,
+        node: &Node,
+        silent_after: Span,
+        now: Timestamp,
+    ) -> NodeState {
+        match seen {
             None if now.since(self.began) >= silent_after => NodeState::Unreachable,
             None => NodeState::Unconfirmed,
             Some(seen) if now.since(seen.heard) >= silent_after => NodeState::Unreachable,

@@ -9,7 +9,7 @@ use tidegate_model::{GpuCount, Span, Timestamp, UserId};
 
 use crate::accounts::AccountId;
 use crate::books::{Books, Job};
-use crate::decide::money::Money;
+use crate::decide::money::{Claimant, Money};
 use crate::decide::spots::Spot;
 use crate::decide::walk::Sieve;
 use crate::index::{LeafQueue, Place, Wanted};
@@ -117,6 +117,10 @@ pub(crate) struct Found {
     kept: RefCell<BTreeMap<Asked, Timestamp>>,
     /// No idle GPUs beyond the headroom take it as free work.
     no_room: RefCell<BTreeSet<Asked>>,
+    /// No right that those still to come in the account have makes room for who is to be protected for
+    /// so long or longer, small jobs apart. Later users of an account have had more: they have no right
+    /// that those before them lack, but against their own jobs.
+    unplanned: RefCell<BTreeMap<(AccountId, Asked, bool), Span>>,
 }
 
 impl Found {
@@ -128,6 +132,20 @@ impl Found {
     /// No nodes take it, to be protected until then, whoever leaves them.
     pub(crate) fn kept(&self, job: &Job, until: Timestamp) {
         note(&mut self.kept.borrow_mut(), job, until);
+    }
+
+    /// No right of who may claim that made room for it.
+    pub(crate) fn unplanned(&self, of: &Claimant<'_>) {
+        if let Some(asked) = asked(of.job) {
+            let mut unplanned = self.unplanned.borrow_mut();
+            let known = unplanned.entry((of.leaf, asked, of.small)).or_insert(of.protect);
+            *known = of.protect.min(*known);
+        }
+    }
+
+    fn is_unplanned(&self, leaf: AccountId, asked: Asked, small: bool, protect: Span) -> bool {
+        let unplanned = self.unplanned.borrow();
+        unplanned.get(&(leaf, asked, small)).is_some_and(|from| protect >= *from)
     }
 
     /// No idle GPUs beyond the headroom took it.
@@ -184,15 +202,21 @@ impl<'books> Rights<'books> {
         most.max().unwrap_or(Amount(i128::MIN))
     }
 
+    /// Against the user's own later jobs.
+    pub(crate) fn own(&self, user: UserId, order: i32) -> bool {
+        let own = self.funded.get(&self.leaf).and_then(|here| here.get(&user));
+        own.is_some_and(|last| order < *last)
+    }
+
     /// Within the leaf: against who has had more, or the user's own later jobs.
     fn by_claim(&self, user: Option<(UserId, i32)>, ask: Amount) -> bool {
         let Some(here) = self.funded.get(&self.leaf) else { return false };
         let Some((user, order)) = user else { return true };
-        let own = here.get(&user).is_some_and(|last| order < *last);
         let asked = || self.money.user_claim(self.leaf, user) + ask;
-        own || here
-            .keys()
-            .any(|other| *other != user && asked() <= self.money.user_claim(self.leaf, *other))
+        self.own(user, order)
+            || here
+                .keys()
+                .any(|other| *other != user && asked() <= self.money.user_claim(self.leaf, *other))
     }
 }
 
@@ -245,9 +269,12 @@ impl<'books> Glance<'books> {
     }
 
     /// Who cannot start now may still have an instant that those behind it must leave alone.
-    fn may_expect(&self, of: &Wanted) -> bool {
+    fn may_expect(&self, small: bool) -> bool {
         let most = self.books().policy.sharing.max_reservations;
-        !of.small && !self.nodes.most.is_empty() && self.found.expected.get() < most
+        !small
+            && self.looks_ahead()
+            && !self.nodes.most.is_empty()
+            && self.found.expected.get() < most
     }
 
     /// Whether the job could start, or has an instant to be noted. `user`: whose, and in which own
@@ -260,27 +287,53 @@ impl<'books> Glance<'books> {
         if of.runs() {
             return within_cap;
         }
-        let ahead = self.looks_ahead();
-        if ahead && self.may_expect(of) {
-            return true;
-        }
+        let ask = self.ask(of, protect);
+        self.may_expect(of.small) || within_cap && self.has_room(user, of, protect, ask)
+    }
+
+    /// Whether idle GPUs could take a job, or those that it may have a right to.
+    fn has_room(
+        &self,
+        user: Option<(UserId, i32)>,
+        of: &Wanted,
+        protect: Span,
+        ask: Amount,
+    ) -> bool {
         let start = self.books().policy.start_timeout;
         let until = self.rights.money.now.plus(start).plus(protect);
         let asked = (of.gpus, of.per_node());
         let shut = |found| of.is_plain() && is_shut(found, asked, until);
         let starts = || self.nodes.fits(&self.nodes.idle, asked) && !shut(&self.found.full);
+        let failed = || {
+            let own = user.is_none_or(|(user, order)| self.rights.own(user, order));
+            let leaf = self.rights.leaf;
+            of.is_plain() && !own && self.found.is_unplanned(leaf, asked, of.small, protect)
+        };
         let plans = || {
-            ahead
+            self.looks_ahead()
+                && !failed()
                 && self.nodes.fits(&self.nodes.most, asked)
                 && !shut(&self.found.kept)
                 && (self.nodes.fits(&self.nodes.without_funded, asked)
-                    || self.rights.any(user, of.small, self.ask(of, protect)))
+                    || self.rights.any(user, of.small, ask))
         };
-        within_cap && (starts() || plans())
+        starts() || plans()
     }
 }
 
 impl Sieve for Glance<'_> {
+    fn passes_first(&self, job: &Job) -> bool {
+        let Some(of) = Wanted::in_line(job, &self.books().policy.sharing) else { return true };
+        let user = Some((job.user, job.spec.own_order));
+        // Whose promise is held claims nothing, and is not small.
+        let (protect, ask) = match job.carried {
+            Some(protect) => (protect, Amount::ZERO),
+            None => (job.spec.min_runtime, self.ask(&of, job.spec.min_runtime)),
+        };
+        let small = of.small && job.carried.is_none();
+        of.runs() || self.may_expect(small) || self.has_room(user, &of, protect, ask)
+    }
+
     fn opens(&self, of: &Wanted) -> bool {
         self.could(None, of, of.least_protection())
     }

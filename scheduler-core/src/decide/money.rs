@@ -1,7 +1,6 @@
 //! Who can be funded, who comes first, who may displace whom. All comparisons of ratios are
 //! cross-multiplied.
 
-use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,8 +19,6 @@ pub(crate) struct Money<'books> {
     pub(crate) books: &'books Books,
     pub(crate) now: Timestamp,
     pub(crate) sheet: Arc<Sheet>,
-    /// Of every account the way from the root down to it, by its number.
-    ways: Rc<OnceCell<Vec<Vec<AccountId>>>>,
     /// Claims that this pass has added, of all jobs and of small ones, by account and user.
     more: Rc<BTreeMap<(AccountId, UserId), (Amount, Amount)>>,
 }
@@ -54,7 +51,7 @@ pub(crate) struct Short {
 impl<'books> Money<'books> {
     pub(crate) fn at(books: &'books Books, now: Timestamp) -> Self {
         let sheet = books.accounts.sheet(now, books.policy.sharing.small_reserve);
-        Self { books, now, sheet, ways: Rc::default(), more: Rc::default() }
+        Self { books, now, sheet, more: Rc::default() }
     }
 
     /// The claim that a protected start of the job makes.
@@ -154,8 +151,7 @@ impl<'books> Money<'books> {
         ask: Amount,
         small: bool,
     ) {
-        let way = self.way(leaf).to_vec();
-        Arc::make_mut(&mut self.sheet).claim_more(&way, ask);
+        Arc::make_mut(&mut self.sheet).claim_more(self.books.accounts.way(leaf), ask);
         let more = Rc::make_mut(&mut self.more).entry((leaf, user)).or_default();
         more.0 += ask;
         if small {
@@ -279,26 +275,14 @@ impl<'books> Money<'books> {
         one: AccountId,
         other: AccountId,
     ) -> Option<(AccountId, AccountId)> {
-        let mut pairs = self.way(one).iter().zip(self.way(other));
+        let way = |to| self.books.accounts.way(to).iter();
+        let mut pairs = way(one).zip(way(other));
         pairs.find(|(mine, theirs)| mine != theirs).map(|(mine, theirs)| (*mine, *theirs))
-    }
-
-    fn way(&self, to: AccountId) -> &[AccountId] {
-        let ways = self.ways.get_or_init(|| {
-            let accounts = &self.books.accounts;
-            let down = |id| {
-                let mut way: Vec<_> = accounts.path(id).map(|account| account.id).collect();
-                way.reverse();
-                way
-            };
-            (0..accounts.next_id().0).map(|id| down(AccountId(id))).collect()
-        });
-        ways.get(usize::try_from(to.0).unwrap_or(usize::MAX)).map_or(&[], Vec::as_slice)
     }
 
     /// What an ordinary and a small start may still claim in a leaf, at most.
     pub(crate) fn room(&self, leaf: AccountId) -> (Amount, Amount) {
-        let rows = self.way(leaf).iter().map(|id| self.sheet.row(*id));
+        let rows = self.books.accounts.way(leaf).iter().map(|id| self.sheet.row(*id));
         rows.fold((Amount(i128::MAX), Amount(i128::MAX)), |(ordinary, small), row| {
             (ordinary.min(row.limit - row.claim), small.min(row.budget - row.claim))
         })

@@ -6,40 +6,58 @@
 
 mod bids;
 mod expect;
+mod firm;
 mod start;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tidegate_model::{AttemptId, GpuCount, JobId, NodeId, SubmitKey, Timestamp, UserId};
+use tidegate_model::{JobId, NodeId, SubmitKey, Timestamp, UserId};
 
 pub(crate) use self::bids::Bid;
 use self::bids::{Form, ShapeKey, Shapes};
 use crate::accounts::AccountId;
-use crate::books::{Attempt, Books, Job, JobState, Reservation};
+use crate::books::{Books, Job, JobState};
 use crate::decide::glance::{Found, FreeGlance, Funded, Glance, Nodes, Rights};
 use crate::decide::money::Money;
 use crate::decide::spots::{self, Backlog, Spot};
 use crate::decide::walk::{self, Demand, Next};
-use crate::decision::{Decision, Grounds, MoveCause, Right, SaveReason, Standing};
+use crate::decision::{Decision, Standing};
 use crate::money::Amount;
 use crate::observations::Observations;
 
-/// What the next start needs: one plan and the requests to its victims, or a reservation. And how
-/// many jobs were looked at closely.
-pub(crate) fn next(
-    books: &Books,
-    seen: &Observations,
-    now: Timestamp,
-) -> (Option<Vec<Decision>>, u64) {
+/// What a pass came to.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Starts on GPUs that nobody has to leave; at the end perhaps one plan with the requests to its
+    /// victims, or a reservation.
+    pub(crate) decisions: Vec<Decision>,
+    /// Whether nothing more is left to decide when these are in the books.
+    pub(crate) settled: bool,
+    /// How many jobs were looked at closely.
+    pub(crate) examined: u64,
+}
+
+/// What happens next, and whether that is all.
+pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Outcome {
     if books.index.waiting.leaves.is_empty() && books.index.reservations.is_empty() {
-        return (None, 0);
+        return Outcome { settled: true, ..Outcome::default() };
     }
     let mut pass = Pass::new(books, seen, now);
     let firm = pass.reserved().or_else(|| pass.elders());
-    let decided = firm.or_else(|| pass.protected()).or_else(|| pass.free());
-    (decided, pass.examined)
+    let (decisions, settled) = firm.map_or_else(|| pass.starts(), |firm| (firm, false));
+    Outcome { decisions, settled, examined: pass.examined }
+}
+
+/// Whose rights made no room for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Failed {
+    leaf: AccountId,
+    form: Form,
+    small: bool,
+    /// Nobody's in the account who comes later, or only this user's, in that own order.
+    own: Option<(UserId, i32)>,
 }
 
 /// One pass over the waiting jobs. Nothing it remembers outlives it.
@@ -63,6 +81,8 @@ pub(crate) struct Pass<'books> {
     /// Jobs whose expected starts shape backfill, and those whose instants nobody needed yet.
     awaited: BTreeSet<JobId>,
     deferred: Vec<Bid<'books>>,
+    /// Whether an instant was needed.
+    expected: bool,
     /// Jobs that this pass has started already, and the GPUs it has given to protected ones.
     started: BTreeSet<JobId>,
     newly_protected: u64,
@@ -76,9 +96,8 @@ pub(crate) struct Pass<'books> {
     kept: RefCell<BTreeMap<Form, Timestamp>>,
     /// Forms that do not fit the idle GPUs beyond the headroom.
     no_room: BTreeSet<Form>,
-    /// Forms that no right of a user in an account could plan, with the least claim they failed
-    /// with.
-    unplanned: BTreeMap<(UserId, AccountId, Form, i32, bool), Amount>,
+    /// For whom no right made room, with the least claim they failed with.
+    unplanned: BTreeMap<Failed, Amount>,
 }
 
 impl<'books> Pass<'books> {
@@ -98,6 +117,7 @@ impl<'books> Pass<'books> {
             found: Rc::default(),
             awaited: BTreeSet::new(),
             deferred: Vec::new(),
+            expected: false,
             started: BTreeSet::new(),
             newly_protected: 0,
             examined: 0,
@@ -117,132 +137,64 @@ impl<'books> Pass<'books> {
         self.backlog.get_or_init(|| Backlog::of(self.books, self.now))
     }
 
-    /// Firm reservations: they start when their nodes can be had, and move only for a cause.
-    fn reserved(&self) -> Option<Vec<Decision>> {
-        self.books.index.reservations.iter().find_map(|(_, id)| {
-            let job = self.books.jobs.get(id)?;
-            let held = job.reservation.as_ref()?;
-            if let Some(run) = job.waiting_run() {
-                return self.reserved_and_free(job, run, held);
-            }
-            if !is_due(job, self.now) {
-                return None;
-            }
-            let due = held.at <= self.now;
-            let own = due.then(|| held.nodes.iter().map(|(node, _)| *node).collect());
-            let planned = own.and_then(|own| self.plan_any(job, Some(&own)));
-            planned.or_else(|| self.plan_any(job, None)).or_else(|| self.moved(job, held))
-        })
-    }
-
-    /// Its run turns protected where it may; else, when its instant comes, it leaves its GPUs for
-    /// those that are its own.
-    fn reserved_and_free(
-        &self,
-        job: &'books Job,
-        run: &'books Attempt,
-        held: &Reservation,
-    ) -> Option<Vec<Decision>> {
-        if let Some(decisions) = self.turn_in_place(job, run) {
-            return Some(decisions);
-        }
-        if held.at > self.now {
-            return self.moved(job, held);
-        }
-        let grounds = Grounds::plain(Right::Reservation);
-        let number = run.id.number.saturating_add(1);
-        let why = SaveReason::Displaced { by: AttemptId { job: job.id, number }, grounds };
-        Some(vec![Decision::SaveOrdered { attempt: run.id, why }])
-    }
-
-    /// A reservation whose nodes left service, or were let go too late, has others; one whose own
-    /// nodes are to be had earlier has them then.
-    fn moved(&self, job: &'books Job, held: &Reservation) -> Option<Vec<Decision>> {
-        let in_service = |node: &NodeId| self.spot(*node).is_some();
-        let gone = !held.nodes.iter().all(|(node, _)| in_service(node));
-        if !gone && held.at > self.now {
-            return self.earlier(job, held);
-        }
-        let (nodes, at) = self.firm_place(job)?;
-        let cause = if gone { MoveCause::NodeGone } else { MoveCause::LateRelease };
-        let moved = nodes != held.nodes || at > held.at;
-        (moved && at > self.now)
-            .then(|| vec![Decision::ReservationMoved { job: job.id, nodes, at, cause }])
-    }
-
-    /// On its own nodes only: elsewhere it might come before others that were told their instants.
-    fn earlier(&self, job: &'books Job, held: &Reservation) -> Option<Vec<Decision>> {
-        let had = |(node, gpus): &(NodeId, GpuCount)| {
-            self.spot(*node)?.firm_instant(self.books, job.id, *gpus, self.now)
-        };
-        let instants = held.nodes.iter().map(had).collect::<Option<Vec<_>>>()?;
-        let at = instants.into_iter().max()?;
-        // Less is not worth a record.
-        let worth = at.plus(self.books.policy.sharing.pass_every) <= held.at;
-        let (nodes, cause) = (held.nodes.clone(), MoveCause::Earlier);
-        worth.then(|| vec![Decision::ReservationMoved { job: job.id, nodes, at, cause }])
-    }
-
     /// The node, if it takes work.
     pub(crate) fn spot(&self, node: NodeId) -> Option<&Spot<'books>> {
         let spots = self.spots();
         spots.binary_search_by_key(&node, |spot| spot.node.id).ok().and_then(|at| spots.get(at))
     }
 
-    /// Every funded elder starts, turns protected where it runs, or gets a firm reservation.
-    fn elders(&self) -> Option<Vec<Decision>> {
-        let mut elders: Vec<_> = self.books.index.elders.values().flatten().copied().collect();
-        elders.sort_unstable();
-        elders.into_iter().find_map(|(_, id)| {
-            let job = self.books.jobs.get(&id)?;
-            if job.reservation.is_some() || self.array_full(job) {
-                return None;
-            }
-            let run = job.waiting_run();
-            let in_place = run.and_then(|run| self.turn_in_place(job, run));
-            if in_place.is_some() || run.is_none() && !is_due(job, self.now) {
-                return in_place;
-            }
-            let option = self.options(job).into_iter().find(|one| self.funded(one))?;
-            let (nodes, at) = self.firm_place(job)?;
-            if at <= self.now {
-                // Its instant has come with its being funded: who is there yields. But who runs
-                // free never displaces to move.
-                let own = nodes.iter().map(|(node, _)| *node).collect();
-                let planned = if run.is_none() { self.plan_any(job, Some(&own)) } else { None };
-                if planned.is_some() || run.is_some() {
-                    return planned;
-                }
-            }
-            // An inherited promise is held by the reservation from now on.
-            let pledge = option.weight.rate(job.spec.gpus).over(option.claimant.protect);
-            Some(vec![Decision::ReservationMade { job: id, nodes, at, pledge }])
-        })
-    }
-
-    /// A plan: on nodes whose firm reservation is due, where everybody yields, or by the job's
-    /// ordinary rights.
-    fn plan_any(&self, job: &'books Job, due: Option<&BTreeSet<NodeId>>) -> Option<Vec<Decision>> {
-        self.options(job).into_iter().filter(|one| self.funded(one)).find_map(|one| {
-            let choice = self.choose(&one, due)?;
-            Some(self.planned(&one, &choice, Standing::Protected))
-        })
-    }
-
-    /// Protected demand in order. Starts on idle GPUs are decided together, each on figures that
-    /// hold those before it; a plan that displaces somebody ends the pass.
-    fn protected(&mut self) -> Option<Vec<Decision>> {
+    /// Starts, protected ones first, and whether nothing more is left to decide after them. Who
+    /// starts leaves less for others, but may give them a right against who stands behind it now: all
+    /// are asked again until nobody starts.
+    fn starts(&mut self) -> (Vec<Decision>, bool) {
         let mut decided = Vec::new();
+        loop {
+            let before = decided.len();
+            if self.protected(&mut decided).is_break() || self.needs_books() {
+                return (decided, false);
+            }
+            if decided.len() == before {
+                break;
+            }
+            self.look_again();
+        }
+        decided.extend(self.free());
+        (decided, true)
+    }
+
+    /// Whether what follows from its starts is not to be told without the books that hold them: what
+    /// is expected depends on them, and so does the leaf of an elder.
+    fn needs_books(&self) -> bool {
+        let of_elder = |id: &JobId| self.books.jobs.get(id).is_some_and(|job| job.elder.is_some());
+        !self.started.is_empty() && (self.expected || self.started.iter().any(of_elder))
+    }
+
+    /// Forgets what was found out before somebody started.
+    fn look_again(&mut self) {
+        self.found = Rc::default();
+        self.awaited.clear();
+        self.deferred.clear();
+        self.full.clear();
+        self.kept.get_mut().clear();
+        self.unplanned.clear();
+        self.expected = false;
+        let spots = self.spots.get_mut().into_iter().flatten();
+        spots.for_each(|spot| spot.expected = None);
+    }
+
+    /// Protected demand in order, once. Starts on idle GPUs are decided together, each on figures that
+    /// hold those before it; a plan that displaces somebody ends the pass.
+    fn protected(&mut self, decided: &mut Vec<Decision>) -> Next {
         let mut exhausted = BTreeSet::new();
         while let Some(found) = self.first_protected(&mut exhausted) {
             let alone = !matches!(found.as_slice(), [Decision::AttemptPlanned { .. }]);
             let last = alone || !self.occupy(&found);
             decided.extend(found);
             if last {
-                break;
+                return Next::Break(());
             }
         }
-        (!decided.is_empty()).then_some(decided)
+        Next::Continue(())
     }
 
     fn first_protected(&mut self, exhausted: &mut BTreeSet<AccountId>) -> Option<Vec<Decision>> {
@@ -380,16 +332,24 @@ impl<'books> Pass<'books> {
         if shut(&kept) {
             self.found.kept(job, until);
         }
+        let failed = |one: &Bid<'_>| {
+            let key = self.failed(one);
+            let failed = self.unplanned.get(&key).is_some_and(|ask| *ask <= one.claimant.ask);
+            failed && key.own.is_none()
+        };
+        if options.iter().all(failed) {
+            self.found.unplanned(&first.claimant);
+        }
     }
 
     /// Free work, on idle GPUs beyond the headroom. What is planned here is charged to nobody yet,
     /// so the order stays as it is.
-    fn free(&mut self) -> Option<Vec<Decision>> {
+    fn free(&mut self) -> Vec<Decision> {
         let mut decided = Vec::new();
+        if self.nodes().beyond_headroom == 0 {
+            return decided;
+        }
         for leaf in walk::leaves(&self.money, Demand::Free) {
-            if self.nodes().beyond_headroom == 0 {
-                break;
-            }
             let (nodes, found) = (Rc::clone(self.nodes()), Rc::clone(&self.found));
             let (money, glance) = (self.money.clone(), FreeGlance { nodes, found });
             let walked = walk::jobs(&money, Demand::Free, leaf, &glance, |job| {
@@ -404,7 +364,7 @@ impl<'books> Pass<'books> {
                 break;
             }
         }
-        (!decided.is_empty()).then_some(decided)
+        decided
     }
 
     /// Whether it waits for its turn only.

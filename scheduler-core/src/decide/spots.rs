@@ -11,7 +11,7 @@ use tidegate_model::{
 use crate::books::{Attempt, Books, Job, Node, Place};
 use crate::decide::victims::expected_restore;
 use crate::decision::Standing;
-use crate::observations::{NodeState, Observations};
+use crate::observations::Observations;
 use crate::policy::Kind;
 
 /// One node that takes work.
@@ -64,14 +64,11 @@ pub(crate) fn spots<'books>(
             firm.entry(*node).or_default().push((at, *id));
         }
     }
-    let silent_after = books.policy.silent_after;
-    let ready =
-        books.nodes.values().filter(|n| seen.state(n, silent_after, now) == NodeState::Ready);
     let spot = |node: &'books Arc<Node>| {
         let firm = firm.remove(&node.id).unwrap_or_default();
         Spot::without_occupants(node, node.kind(&books.policy), firm, now)
     };
-    let mut spots: Vec<_> = ready.map(spot).collect();
+    let mut spots: Vec<_> = seen.ready(books, now).map(spot).collect();
     for id in &books.index.live {
         if let Some((job, attempt)) = books.with_job(*id) {
             settle(&mut spots, books, (job, attempt), backlog);

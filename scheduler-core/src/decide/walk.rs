@@ -58,19 +58,18 @@ pub(crate) fn leaves(money: &Money<'_>, demand: Demand) -> Vec<AccountId> {
         }
         Demand::Free => free_ratio(money, id),
     };
-    let (mut ordered, mut stack) = (Vec::new(), vec![0_usize]);
+    let (mut ordered, mut stack, mut below) = (Vec::new(), vec![0_usize], Vec::new());
     while let Some(place) = stack.pop() {
         let Some(limb) = limbs.get(place) else { continue };
         if queue(limb.id).is_some() {
             ordered.push(limb.id);
         }
-        let below = limb.children.clone().filter_map(|child| {
+        below.extend(limb.children.clone().filter_map(|child| {
             let first = oldest.get(child).copied().flatten()?;
             Some((ratio(limbs.get(child)?.id), first, child))
-        });
-        let mut below: Vec<_> = below.collect();
-        below.sort_by(|a, b| compare_ratios(b.0, a.0).then_with(|| b.1.cmp(&a.1)));
-        stack.extend(below.into_iter().map(|(_, _, child)| child));
+        }));
+        below.sort_unstable_by(|a, b| compare_ratios(b.0, a.0).then_with(|| b.1.cmp(&a.1)));
+        stack.extend(below.drain(..).map(|(_, _, child)| child));
     }
     ordered
 }
@@ -88,6 +87,10 @@ pub(crate) type Next = std::ops::ControlFlow<()>;
 
 /// Which waiting jobs are worth a closer look. What is shut once stays so while a leaf is walked.
 pub(crate) trait Sieve {
+    /// Whether a job passes that is before all others of its account.
+    fn passes_first(&self, _: &Job) -> bool {
+        true
+    }
     /// Whether any job of anybody that wants this may pass.
     fn opens(&self, wanted: &Wanted) -> bool;
     /// Whether any job of the user that wants this may pass.
@@ -131,7 +134,7 @@ pub(crate) fn jobs<'books>(
         let elders = books.index.elders.get(&leaf).into_iter().flatten();
         first.extend(elders.filter_map(|(_, job)| by_id(job)));
     }
-    for job in &first {
+    for job in first.iter().filter(|job| sieve.passes_first(job)) {
         visit(job)?;
     }
     let met = waiting.cells.keys().filter(|wanted| demand.is_met_by(wanted.waits));

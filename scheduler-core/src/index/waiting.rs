@@ -187,6 +187,12 @@ impl Wanted {
         }
     }
 
+    /// What a job asks, if it waits for time.
+    pub(crate) fn in_line(job: &Job, sharing: &Sharing) -> Option<Self> {
+        let protect = job.carried.unwrap_or(job.spec.min_runtime);
+        WaitsFor::of(job).map(|waits| Self::of(job, waits, protect, sharing))
+    }
+
     /// They name GPUs on each node.
     pub(crate) fn per_node(&self) -> Option<GpuCount> {
         self.per_node.map(|count| GpuCount(count.get()))

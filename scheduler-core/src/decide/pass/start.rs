@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tidegate_model::{NodeId, Timestamp};
 
-use super::{Bid, Pass};
+use super::{Bid, Failed, Pass};
 use crate::books::{Attempt, Job};
 use crate::decide::money::Claimant;
 use crate::decide::spots::{Spot, start_limit};
@@ -55,6 +55,7 @@ impl<'books> Pass<'books> {
     /// they are counted already.
     fn expect_those_before(&mut self) -> bool {
         let before = std::mem::take(&mut self.deferred);
+        self.expected |= !before.is_empty() || !self.awaited.is_empty();
         before.iter().for_each(|one| self.expect(one));
         !before.is_empty()
     }
@@ -65,13 +66,12 @@ impl<'books> Pass<'books> {
             return None;
         }
         let claimant = &one.claimant;
-        let order = claimant.job.spec.own_order;
-        let key = (claimant.user, claimant.leaf, self.form(one), order, claimant.small);
+        let key = self.failed(one);
         if self.unplanned.get(&key).is_some_and(|least| *least <= claimant.ask) {
             return None;
         }
         let until = self.protected_until(claimant);
-        let kept = self.kept.get_mut().get(&key.2);
+        let kept = self.kept.get_mut().get(&key.form);
         if kept.is_some_and(|from| *from <= until) {
             return None;
         }
@@ -91,6 +91,17 @@ impl<'books> Pass<'books> {
                 None
             }
         }
+    }
+
+    /// What is known if no right of its makes room. Users come in the order of what they have had, but
+    /// elders and who inherits protection before all.
+    pub(super) fn failed(&self, one: &Bid<'_>) -> Failed {
+        let Claimant { job, leaf, user, small, .. } = one.claimant;
+        let order = job.spec.own_order;
+        let rights = self.rights.as_ref().filter(|rights| rights.leaf == leaf);
+        let first = job.elder.is_some() || job.carried.is_some();
+        let own = first || rights.is_none_or(|rights| rights.own(user, order));
+        Failed { leaf, form: self.form(one), small, own: own.then_some((user, order)) }
     }
 
     /// Whether free work alone makes room, or there may be a right against anybody's Funded work.
