@@ -105,8 +105,7 @@ impl Figures {
 
     /// Jobs that have waited longer than anybody of their kind does.
     pub(super) fn unwanted(&self, now: Timestamp) -> Vec<JobId> {
-        let waits =
-            self.waits.iter().filter(|(_, wait)| wait.started.is_none() && wait.over.is_none());
+        let waits = self.waits.iter().filter(|(_, wait)| wait.started.is_none() && wait.over.is_none());
         let unwanted = waits.filter(|(_, wait)| {
             let days = match wait.kind {
                 Kind::Debug => 1,
