@@ -169,7 +169,7 @@ mod tests {
         wanted_of(&books, &observed, NODE).remove(&task)
     }
 
-    fn check_is_stopped(seen: TaskSeen) {
+    fn check_is_stopped(seen: &TaskSeen) {
         let order = wanted_of_unknown(2, seen.clone());
         let is_stop = matches!(&order, Some(Order::Stop(stop)) if stop.grace == Span::ZERO);
         assert!(is_stop, "{seen:?}: {order:?}");
@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn what_runs_of_a_job_that_ended_long_ago_is_stopped() {
-        check_is_stopped(TaskSeen::Running);
-        check_is_stopped(TaskSeen::Starting);
-        check_is_stopped(TaskSeen::Prepared { port: 29_500 });
+        check_is_stopped(&TaskSeen::Running);
+        check_is_stopped(&TaskSeen::Starting);
+        check_is_stopped(&TaskSeen::Prepared { port: 29_500 });
     }
 
     #[test]
