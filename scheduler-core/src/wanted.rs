@@ -19,12 +19,25 @@ pub(crate) fn wanted_of(
     wanted.extend(placed.filter_map(|id| Some((*id, of_placed(books, *id)?))));
     let held = seen.node(node).map(|node| &node.tasks).into_iter().flatten();
     for (id, state) in held {
-        // What the books do not know is reported Unknown and left alone.
         if !wanted.contains_key(id) {
-            wanted.extend(books.task(*id).map(|task| (*id, of_released(task, state))));
+            wanted.extend(of_not_placed(books, *id, state).map(|order| (*id, order)));
         }
     }
     wanted
+}
+
+/// Of a task that its agent has a record of and the books do not have on the node.
+fn of_not_placed(books: &Books, id: TaskId, state: &TaskSeen) -> Option<Order> {
+    if let Some(task) = books.task(id) {
+        let decision = task.ended_by.unwrap_or(DecisionSeq(0));
+        return Some(of_released(decision, "its attempt is over", state));
+    }
+    // Jobs leave the books only when they are over. What these books have never known (a later
+    // job or attempt, where they were put back from a backup) is left alone: nothing says that it
+    // is over. Agents of other clusters are refused before, and refuse other clusters' plans.
+    let job = id.attempt.job;
+    let was_forgotten = job.0 <= books.last_job && !books.jobs.contains_key(&job);
+    was_forgotten.then(|| of_released(DecisionSeq(0), "its job ended long ago", state))
 }
 
 /// Of a task that the books have on the node.
@@ -75,7 +88,7 @@ fn save(books: &Books, job: &Job, attempt: &Attempt) -> Option<Save> {
 }
 
 /// Of a task that the books have let go while its agent still has a record of it.
-fn of_released(task: &Task, state: &TaskSeen) -> Order {
+fn of_released(decision: DecisionSeq, why: &str, state: &TaskSeen) -> Order {
     let over = match state {
         TaskSeen::Ended { released, .. } => *released,
         TaskSeen::Missing | TaskSeen::Gone => true,
@@ -85,9 +98,7 @@ fn of_released(task: &Task, state: &TaskSeen) -> Order {
     if over {
         return Order::Forget;
     }
-    let decision = task.ended_by.unwrap_or(DecisionSeq(0));
-    let why = "its attempt is over".to_owned();
-    Order::Stop(Stop { decision, grace: Span::ZERO, why })
+    Order::Stop(Stop { decision, grace: Span::ZERO, why: why.to_owned() })
 }
 
 fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Launch> {
@@ -124,4 +135,62 @@ fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Lau
         save: save(books, job, attempt),
         pty: spec.pty,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_model::{AttemptId, JobId, NodeName, TaskExit, Timestamp};
+
+    use super::*;
+    use crate::decision::Decision;
+    use crate::event::Event;
+    use crate::evolve::Stamp;
+
+    const NODE: NodeId = NodeId(1);
+
+    /// What a node is told of a task, by books that have accepted two jobs and keep none of them.
+    fn wanted_of_unknown(job: u64, seen: TaskSeen) -> Option<Order> {
+        let (mut books, mut observed) = (Books::default(), Observations::default());
+        let (at, seq) = (Timestamp(1000), DecisionSeq(1));
+        let name: NodeName = "n1".parse().unwrap();
+        let admitted = Decision::NodeAdmitted { node: NODE, name: name.clone() };
+        books.evolve(Stamp { at, seq }, &admitted).unwrap();
+        books.last_job = 2;
+        let task = TaskId { attempt: AttemptId { job: JobId(job), number: 1 }, index: 0 };
+        let report = Event::NodeReported {
+            node: name,
+            complete: true,
+            facts: None,
+            tasks: vec![(task, seen)],
+            saves: vec![],
+            commits: vec![],
+        };
+        observed.note_report(&books, at, &report);
+        wanted_of(&books, &observed, NODE).remove(&task)
+    }
+
+    fn check_is_stopped(seen: &TaskSeen) {
+        let order = wanted_of_unknown(2, seen.clone());
+        let is_stop = matches!(&order, Some(Order::Stop(stop)) if stop.grace == Span::ZERO);
+        assert!(is_stop, "{seen:?}: {order:?}");
+    }
+
+    #[test]
+    fn what_runs_of_a_job_that_ended_long_ago_is_stopped() {
+        check_is_stopped(&TaskSeen::Running);
+        check_is_stopped(&TaskSeen::Starting);
+        check_is_stopped(&TaskSeen::Prepared { port: 29_500 });
+    }
+
+    #[test]
+    fn the_record_of_what_ended_of_a_job_that_ended_long_ago_is_forgotten() {
+        let exit = TaskExit::Exited(0);
+        let ended = TaskSeen::Ended { exit, released: true, ran: Span(1), idle: None };
+        assert_eq!(wanted_of_unknown(1, ended), Some(Order::Forget));
+    }
+
+    #[test]
+    fn a_task_of_a_job_that_these_books_have_never_known_is_left_alone() {
+        assert_eq!(wanted_of_unknown(3, TaskSeen::Running), None);
+    }
 }

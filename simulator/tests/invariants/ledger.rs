@@ -127,6 +127,15 @@ impl Ledger {
         small.map(|(_, run)| run.spent(now, false) + run.pledged(now)).sum()
     }
 
+    /// What accounts beside this one, and beside those above it, have above their own limits.
+    pub(crate) fn above_beside(&self, path: &str, now: Timestamp) -> GpuMs {
+        let beside = self.budgets.iter().filter(|(other, _)| {
+            let above = other.rsplit_once('/').map_or("", |(above, _)| above);
+            path != above && is_below(path, above) && !is_below(path, other)
+        });
+        beside.map(|(other, (_, limit))| (self.claim(other, now) - limit).max(0)).sum()
+    }
+
     fn below(&self, path: &str) -> impl Iterator<Item = (&Asked, &Run)> {
         self.runs.iter().filter_map(move |(id, run)| {
             let job = self.jobs.get(&id.job)?;
