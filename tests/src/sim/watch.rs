@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scheduler_core::{Books, Decision, Event, Outcome, SaveReason, Stamp, Standing, StopReason};
 use tidegate_coordinator::journal::{Entry, codec, snapshot};
-use tidegate_model::{AttemptId, Bytes, Commit};
+use tidegate_model::{AttemptId, Bytes, Commit, Timestamp};
 
 use super::Planted;
 use super::coordinator::SimEngine;
@@ -66,7 +66,7 @@ impl Watch {
             let read = codec::decode(*seq, bytes).map_err(|error| error.to_string());
             let held = read.and_then(|record| {
                 record.decisions.iter().try_for_each(|decision| {
-                    seen.hold(decision)?;
+                    seen.hold(record.stamp.at, decision)?;
                     let applied = seen.books.evolve(record.stamp, decision);
                     applied.map_err(|broken| broken.to_string())
                 })
@@ -153,9 +153,9 @@ impl Seen {
 
     /// Holds a decision against the books before it.
     #[allow(clippy::wildcard_enum_match_arm, reason = "the others have no rule here")]
-    fn hold(&mut self, decision: &Decision) -> Result<(), String> {
+    fn hold(&mut self, at: Timestamp, decision: &Decision) -> Result<(), String> {
         match decision {
-            Decision::SaveOrdered { attempt, why } => self.save_ordered(*attempt, *why)?,
+            Decision::SaveOrdered { attempt, why } => self.save_ordered(at, *attempt, *why)?,
             Decision::StopOrdered { attempt, why } => self.stop_ordered(*attempt, *why)?,
             Decision::CheckpointCommitted { attempt, .. } => {
                 let closed = self.books.attempt(*attempt).is_none_or(|one| one.commits_closed);
@@ -185,7 +185,12 @@ impl Seen {
     }
 
     /// Whoever is asked to leave may be asked: never one that is protected.
-    fn save_ordered(&mut self, id: AttemptId, why: SaveReason) -> Result<(), String> {
+    fn save_ordered(
+        &mut self,
+        at: Timestamp,
+        id: AttemptId,
+        why: SaveReason,
+    ) -> Result<(), String> {
         let victim = self.books.attempt(id).ok_or_else(|| format!("{id} is not known"))?;
         if victim.standing == Standing::Protected {
             return Err(format!("{id} is protected, and is asked to save"));
@@ -194,9 +199,19 @@ impl Seen {
             return Err(format!("{id} is on its way out, and is asked to save"));
         }
         match why {
+            // It ran free, and leaves for the nodes that its own job has reserved.
+            SaveReason::Displaced { by, .. } if by.job == id.job => {
+                let job = self.books.jobs.get(&id.job);
+                let reserved = job.and_then(|job| job.reservation.as_ref());
+                let due = reserved.is_some_and(|reserved| reserved.at <= at);
+                if !due || victim.standing != Standing::Free {
+                    return Err(format!("{id} has no reservation to leave for"));
+                }
+                self.meet("SaveOrdered to a run whose own reservation is due");
+            }
             SaveReason::Displaced { by, .. } => {
                 let heir = self.books.attempt(by).ok_or_else(|| format!("{by} is not known"))?;
-                if heir.terms.standing != Standing::Protected || by.job == id.job {
+                if heir.terms.standing != Standing::Protected {
                     return Err(format!("{by} may displace nobody, and displaces {id}"));
                 }
                 self.meet("SaveOrdered to a displaced attempt");
