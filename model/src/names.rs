@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Why a text is not a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +27,10 @@ fn is_label(text: &str) -> bool {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $expected:literal, $valid:expr) => {
         $(#[$doc])*
+        ///
+        /// Copies share the text.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Box<str>);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// The name as people write it.

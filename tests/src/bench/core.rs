@@ -232,10 +232,10 @@ impl Run {
 
     /// How long it takes to plan a gang of half the nodes that displaces others.
     fn gangs() -> anyhow::Result<Vec<Figure>> {
-        let crowded = Self::crowded()?;
         let (mut took, mut victims) = (Vec::new(), 0);
         for which in 0..GANGS {
-            let mut run = crowded.clone();
+            // Not a copy of one run: changing books that a copy shares would cost more.
+            let mut run = Self::crowded()?;
             let event = run.drawn.gang(which);
             let before = run.journal.len();
             let one = run.apply(&event)?;
