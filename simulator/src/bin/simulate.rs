@@ -59,6 +59,7 @@ fn print(figures: &Figures, days: u64, as_json: bool) {
         ("whole cluster", Kind::Whole),
     ];
     let (displaced, of_funded) = figures.displaced;
+    let apart = figures.waits_apart(Kind::Debug, [50, 90, 99], now);
     let goodput = format!("{}.{:02}", figures.goodput / 10_000, figures.goodput / 100 % 100);
     if as_json {
         let waits = kinds.map(|(name, kind)| {
@@ -71,6 +72,7 @@ fn print(figures: &Figures, days: u64, as_json: bool) {
             "{}",
             json!({
                 "waits": waits,
+                "debug_apart_wait_ms": apart.map(|wait| wait.0),
                 "goodput_percent": goodput,
                 "firm_started": figures.firm_started,
                 "firm_late": figures.firm_late,
@@ -88,6 +90,9 @@ fn print(figures: &Figures, days: u64, as_json: bool) {
         let (jobs, done) = (figures.count(kind), minutes(figures.median_to_done(kind)));
         println!("{name:<14} {jobs:>6} {p50:>12} {p90:>12} {p99:>12} {done:>12}");
     }
+    let [p50, p90, p99] = apart.map(minutes);
+    let apart = "no gang of nearly all GPUs being protected when it came";
+    println!("debug, {apart}: {p50}, {p90}, {p99}");
     println!("goodput {goodput} %");
     println!(
         "firm instants: {} started, {} late, {} moved",

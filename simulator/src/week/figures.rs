@@ -1,6 +1,6 @@
 //! What a run came to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{AttemptId, GpuCount, JobId, JobSpec, Span, Timestamp};
 
@@ -19,6 +19,8 @@ pub struct Figures {
     counted_from: Timestamp,
     waits: BTreeMap<JobId, Wait>,
     firm: BTreeMap<JobId, Timestamp>,
+    /// Protected gangs of nearly all of the cluster.
+    large: BTreeSet<AttemptId>,
     /// Firm reservations that started, and those of them that were late beyond their bound.
     pub firm_started: u32,
     /// Late ones.
@@ -37,6 +39,8 @@ struct Wait {
     gpus: GpuCount,
     protected: bool,
     submitted: Timestamp,
+    /// Whether a gang of nearly all of the cluster was protected then.
+    beside_large: bool,
     started: Option<Timestamp>,
     /// It ended, and if all its work was done, when.
     over: Option<Option<Timestamp>>,
@@ -47,6 +51,17 @@ impl Observer for Figures {
     fn saw(&mut self, before: &Books, at: Timestamp, decision: &Decision) {
         match decision {
             Decision::AttemptRunning(AttemptId { job, .. }) => self.started(*job, at),
+            Decision::AttemptPlanned { attempt, terms, .. } => {
+                let large = self.waits.get(&attempt.job).is_some_and(|job| job.kind == Kind::Whole);
+                let held = large && terms.standing == Standing::Protected;
+                self.large.extend(held.then_some(*attempt));
+            }
+            Decision::StandingChanged { attempt, to, .. } if *to != Standing::Protected => {
+                self.large.remove(attempt);
+            }
+            Decision::AttemptEnded { attempt, .. } => {
+                self.large.remove(attempt);
+            }
             Decision::JobEnded { job, outcome } => {
                 if let Some(wait) = self.waits.get_mut(job) {
                     let done = matches!(outcome, JobOutcome::Done);
@@ -78,6 +93,7 @@ impl Figures {
             counted_from,
             waits: BTreeMap::new(),
             firm: BTreeMap::new(),
+            large: BTreeSet::new(),
             firm_started: 0,
             firm_late: 0,
             firm_moved: 0,
@@ -100,7 +116,9 @@ impl Figures {
     pub(super) fn submitted(&mut self, job: JobId, kind: Kind, spec: &JobSpec, at: Timestamp) {
         let (gpus, protected) = (spec.gpus, spec.min_runtime > Span::ZERO);
         let (started, over) = (None, None);
-        self.waits.insert(job, Wait { kind, gpus, protected, submitted: at, started, over });
+        let beside_large = !self.large.is_empty();
+        let wait = Wait { kind, gpus, protected, submitted: at, beside_large, started, over };
+        self.waits.insert(job, wait);
     }
 
     /// Jobs that have waited longer than anybody of their kind does.
@@ -136,9 +154,31 @@ impl Figures {
         percent: [usize; N],
         now: Timestamp,
     ) -> [Span; N] {
-        let counted = self.waits.values().filter(|wait| {
+        Self::percentiles(self.counted(kind), percent, now)
+    }
+
+    /// Likewise of those that came while no gang of nearly all of the cluster was protected.
+    #[must_use]
+    pub fn waits_apart<const N: usize>(
+        &self,
+        kind: Kind,
+        percent: [usize; N],
+        now: Timestamp,
+    ) -> [Span; N] {
+        Self::percentiles(self.counted(kind).filter(|wait| !wait.beside_large), percent, now)
+    }
+
+    fn counted(&self, kind: Kind) -> impl Iterator<Item = &Wait> {
+        self.waits.values().filter(move |wait| {
             wait.kind == kind && wait.protected && wait.submitted >= self.counted_from
-        });
+        })
+    }
+
+    fn percentiles<'wait, const N: usize>(
+        counted: impl Iterator<Item = &'wait Wait>,
+        percent: [usize; N],
+        now: Timestamp,
+    ) -> [Span; N] {
         let mut waits: Vec<_> =
             counted.map(|wait| wait.started.unwrap_or(now).since(wait.submitted)).collect();
         waits.sort_unstable();
@@ -152,10 +192,7 @@ impl Figures {
     /// protection and are done.
     #[must_use]
     pub fn median_to_done(&self, kind: Kind) -> Span {
-        let done = self.waits.values().filter(|wait| {
-            wait.kind == kind && wait.protected && wait.submitted >= self.counted_from
-        });
-        let spans = done.filter_map(|wait| Some(wait.over??.since(wait.submitted)));
+        let spans = self.counted(kind).filter_map(|wait| Some(wait.over??.since(wait.submitted)));
         let mut spans: Vec<_> = spans.collect();
         spans.sort_unstable();
         spans.get(spans.len() / 2).copied().unwrap_or(Span::ZERO)
