@@ -227,8 +227,8 @@ impl<'books> Spot<'books> {
     }
 
     /// What is idle, coming, or held by those of whom `yields` holds.
-    pub(crate) fn with(&self, yields: impl Fn(&Attempt) -> bool) -> u32 {
-        let yielding = self.occupants.iter().filter(|one| yields(one.attempt));
+    pub(crate) fn with(&self, yields: impl Fn(&Occupant<'_>) -> bool) -> u32 {
+        let yielding = self.occupants.iter().filter(|one| yields(one));
         let sum = self.idle.saturating_add(self.coming);
         yielding.map(|one| one.gpus).fold(sum, u32::saturating_add)
     }

@@ -102,7 +102,7 @@ impl<'books> Pass<'books> {
     }
 
     /// The most that a start may claim to have a right against Funded work of another account.
-    fn most_by_ratio(&self, leaf: AccountId, other: AccountId) -> Amount {
+    pub(super) fn most_by_ratio(&self, leaf: AccountId, other: AccountId) -> Amount {
         let most = || self.money.most_by_ratio(leaf, other).unwrap_or(Amount(i128::MIN));
         *self.ratios.borrow_mut().entry((leaf, other)).or_insert_with(most)
     }

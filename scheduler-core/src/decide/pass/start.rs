@@ -7,7 +7,7 @@ use tidegate_model::{NodeId, Timestamp};
 use super::{Bid, Failed, Pass};
 use crate::books::{Attempt, Job};
 use crate::decide::money::Claimant;
-use crate::decide::spots::{Spot, start_limit};
+use crate::decide::spots::{Occupant, Spot, start_limit};
 use crate::decide::victims::{Choice, EXACT_AMONG, Search};
 use crate::decision::{Decision, Standing};
 use crate::policy::{Kind, part_of};
@@ -116,6 +116,14 @@ impl<'books> Pass<'books> {
             })
     }
 
+    /// Whether there may be a right against who holds GPUs there, as far as the accounts tell.
+    fn may_yield(&self, claimant: &Claimant<'_>, occupant: &Occupant<'_>) -> bool {
+        let (leaf, account) = (claimant.leaf, occupant.job.account);
+        let funded = occupant.attempt.standing == Standing::Funded;
+        let by_ratio = || claimant.ask <= self.most_by_ratio(leaf, account);
+        !funded || claimant.small || account == leaf || by_ratio()
+    }
+
     pub(super) fn choose(
         &self,
         one: &Bid<'books>,
@@ -139,12 +147,24 @@ impl<'books> Pass<'books> {
                 && admits(spot, until(emptied(spot)))
                 && due.is_none_or(|own| own.contains(&spot.node.id))
         };
-        let usable: Vec<_> =
-            self.of_kind(one).filter(|(_, spot)| could(spot)).map(|(index, _)| index).collect();
-        if usable.len() < usize::try_from(one.shape.nodes).unwrap_or(usize::MAX) {
+        let could = |(index, spot): (usize, &Spot<'_>)| could(spot).then_some(index);
+        let mut usable: Vec<_> = self.of_kind(one).filter_map(could).collect();
+        let wanted = usize::try_from(one.shape.nodes).unwrap_or(usize::MAX);
+        if usable.len() < wanted {
             if due.is_none() {
                 self.kept.borrow_mut().insert(self.form(one), until(self.now));
             }
+            return None;
+        }
+        let may = |occupant: &Occupant<'_>| {
+            occupant.attempt.is_displaceable()
+                && (due.is_some() || self.may_yield(&one.claimant, occupant))
+        };
+        // A search that cannot succeed is the common one.
+        usable.retain(|index| {
+            self.spots().get(*index).is_some_and(|spot| spot.with(may) >= one.shape.per_node)
+        });
+        if usable.len() < wanted {
             return None;
         }
         let (money, seen, claimant) = (&self.money, self.seen, one.claimant);

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::AttemptId;
 
 use super::Candidate;
-use crate::books::Attempt;
 use crate::decide::gang::Shape;
-use crate::decide::spots::Spot;
+use crate::decide::spots::{Occupant, Spot};
 
 /// Victims of which the costliest are spared one by one.
 const SPARE_AMONG: usize = 64;
@@ -35,7 +34,7 @@ pub(super) fn fitting(
     allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
 ) -> Vec<usize> {
     let fits = |index: &&usize| {
-        let yields = |one: &Attempt| allowed(one.id).is_some();
+        let yields = |one: &Occupant<'_>| allowed(one.attempt.id).is_some();
         spots.get(**index).is_some_and(|spot| spot.with(yields) >= shape.per_node)
     };
     usable.iter().filter(fits).copied().collect()
@@ -194,7 +193,7 @@ pub(super) fn best_of_all(
 
 /// GPUs of a node that are to be had if those leave.
 fn freed(spot: &Spot<'_>, victims: &BTreeSet<AttemptId>) -> u32 {
-    spot.with(|one| victims.contains(&one.id))
+    spot.with(|one| victims.contains(&one.attempt.id))
 }
 
 /// Who must leave one node so that `wanted` GPUs of it come free, at the least cost beyond those
