@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use imbl::OrdMap;
 use tidegate_model::{
     AttemptId, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec, NodeFacts,
     NodeId, NodeName, Span, SubmitKey, TaskExit, TaskId, Timestamp, UserId, WhileWaiting,
@@ -35,7 +36,7 @@ pub struct Books {
     /// Names of nodes since removed, the newest 1,024, for jobs that ran on them.
     pub removed: BTreeMap<NodeId, NodeName>,
     /// By id. Shared likewise.
-    pub jobs: BTreeMap<JobId, Arc<Job>>,
+    pub jobs: OrdMap<JobId, Arc<Job>>,
     /// The budget tree and what was spent.
     pub accounts: Accounts,
     /// What users asked for and nobody has answered, by account and user.

@@ -7,6 +7,7 @@ mod waiting;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tidegate_model::{
     AttemptId, DecisionSeq, JobId, NodeId, NodeName, Span, SubmitKey, Timestamp, UserId,
@@ -29,7 +30,7 @@ pub(crate) struct Index {
     /// Nodes that take no new work.
     pub(crate) drained: BTreeSet<NodeId>,
     /// Jobs by client key, of each user.
-    pub(crate) keys: BTreeMap<UserId, BTreeMap<SubmitKey, JobId>>,
+    pub(crate) keys: BTreeMap<UserId, Arc<BTreeMap<SubmitKey, JobId>>>,
     /// How many jobs are pending.
     pub(crate) pending: usize,
     /// Pending jobs that may not start before an instant.
@@ -44,11 +45,11 @@ pub(crate) struct Index {
     /// Who waits for time, protected or free, by account and user.
     pub(crate) waiting: Waiting,
     /// Ordinary jobs that may become elders, by account and since when they wait.
-    pub(crate) ordinary: BTreeMap<AccountId, BTreeSet<(Timestamp, JobId)>>,
+    pub(crate) ordinary: BTreeMap<AccountId, Arc<BTreeSet<(Timestamp, JobId)>>>,
     /// Elders that wait, by account, the oldest first.
-    pub(crate) elders: BTreeMap<AccountId, BTreeSet<(Timestamp, JobId)>>,
+    pub(crate) elders: BTreeMap<AccountId, Arc<BTreeSet<(Timestamp, JobId)>>>,
     /// Pending jobs that inherit protection, by account.
-    pub(crate) carried: BTreeMap<AccountId, BTreeSet<JobId>>,
+    pub(crate) carried: BTreeMap<AccountId, Arc<BTreeSet<JobId>>>,
     /// Jobs that wait for another: (the other, who waits).
     pub(crate) dependents: BTreeSet<(JobId, JobId)>,
     /// Live attempts whose promised time ends, by that instant.
@@ -155,7 +156,7 @@ impl Index {
 
     /// Takes in what a job contributes.
     pub(crate) fn enter(&mut self, job: &Job, sharing: &Sharing) {
-        self.keys.entry(job.user).or_default().insert(job.key, job.id);
+        Arc::make_mut(self.keys.entry(job.user).or_default()).insert(job.key, job.id);
         match job.state {
             JobState::Pending { not_before } => {
                 self.pending = self.pending.saturating_add(1);
@@ -185,10 +186,10 @@ impl Index {
         if job.has_not_begun() && job.is_ordinary(sharing) {
             let elders = if job.elder.is_some() { &mut self.elders } else { &mut self.ordinary };
             let since = job.elder.unwrap_or(job.waits_since);
-            elders.entry(job.account).or_default().insert((since, job.id));
+            Arc::make_mut(elders.entry(job.account).or_default()).insert((since, job.id));
         }
         if job.is_startable() && job.carried.is_some() {
-            self.carried.entry(job.account).or_default().insert(job.id);
+            Arc::make_mut(self.carried.entry(job.account).or_default()).insert(job.id);
         }
         if let Some(reservation) = &job.reservation {
             self.reservations.insert((reservation.order, job.id));
@@ -225,7 +226,7 @@ impl Index {
     /// Takes out what a job contributed.
     pub(crate) fn leave(&mut self, job: &Job, sharing: &Sharing) {
         if let Entry::Occupied(mut keys) = self.keys.entry(job.user) {
-            keys.get_mut().remove(&job.key);
+            Arc::make_mut(keys.get_mut()).remove(&job.key);
             if keys.get().is_empty() {
                 keys.remove();
             }
@@ -290,8 +291,12 @@ impl Index {
     }
 }
 
-fn remove_from<T: Ord>(all: &mut BTreeMap<AccountId, BTreeSet<T>>, of: AccountId, one: &T) {
-    if let Some(set) = all.get_mut(&of) {
+fn remove_from<T: Ord + Clone>(
+    all: &mut BTreeMap<AccountId, Arc<BTreeSet<T>>>,
+    of: AccountId,
+    one: &T,
+) {
+    if let Some(set) = all.get_mut(&of).map(Arc::make_mut) {
         set.remove(one);
         if set.is_empty() {
             all.remove(&of);

@@ -4,6 +4,8 @@
 mod instants;
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tidegate_model::{AttemptId, Span, Timestamp};
 
@@ -164,7 +166,7 @@ fn turn_back(money: &Money<'_>) -> Option<Decision> {
 
 /// Of each leaf the first that may return.
 fn first_returning(books: &Books) -> Vec<(&Job, &Attempt)> {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let all = books.index.returning.iter().filter_map(|(_, id)| books.with_job(*id));
     all.filter(|(job, _)| seen.insert(job.account)).collect()
 }
@@ -175,7 +177,7 @@ fn is_reserved(books: &Books, attempt: &Attempt) -> bool {
         let reservation = books.jobs.get(job)?.reservation.as_ref()?;
         Some(&reservation.nodes)
     });
-    let nodes: std::collections::BTreeSet<_> = reserved.flatten().map(|(node, _)| *node).collect();
+    let nodes: BTreeSet<_> = reserved.flatten().map(|(node, _)| *node).collect();
     attempt.tasks.iter().any(|task| nodes.contains(&task.place.node))
 }
 
@@ -183,7 +185,7 @@ fn is_reserved(books: &Books, attempt: &Attempt) -> bool {
 fn next_elder(books: &Books, now: Timestamp) -> Option<(Timestamp, tidegate_model::JobId)> {
     let sharing = &books.policy.sharing;
     let money = OnceCell::new();
-    let due = |(leaf, waiting): (&AccountId, &std::collections::BTreeSet<_>)| {
+    let due = |(leaf, waiting): (&AccountId, &Arc<BTreeSet<_>>)| {
         let named = books.accounts.get(*leaf)?.elder_named;
         let gap_over = named.map_or_else(Timestamp::default, |named| named.plus(sharing.elder_gap));
         let first: &(Timestamp, tidegate_model::JobId) = waiting.first()?;

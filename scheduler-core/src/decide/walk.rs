@@ -130,8 +130,10 @@ pub(crate) fn jobs<'books>(
     let by_id = |id: &JobId| books.jobs.get(id).map(AsRef::as_ref);
     let mut first: Vec<&'books Job> = Vec::new();
     if demand == Demand::Protected {
-        first.extend(books.index.carried.get(&leaf).into_iter().flatten().filter_map(by_id));
-        let elders = books.index.elders.get(&leaf).into_iter().flatten();
+        first.extend(
+            books.index.carried.get(&leaf).into_iter().flat_map(|ids| ids.iter()).filter_map(by_id),
+        );
+        let elders = books.index.elders.get(&leaf).into_iter().flat_map(|ids| ids.iter());
         first.extend(elders.filter_map(|(_, job)| by_id(job)));
     }
     for job in first.iter().filter(|job| sieve.passes_first(job)) {
@@ -167,7 +169,7 @@ fn users<'books>(
     let mut users: Vec<_> = waiting
         .users
         .iter()
-        .map(|(user, queue)| ((had(*user), queue.oldest()), (*user, queue)))
+        .map(|(user, queue)| ((had(*user), queue.oldest()), (*user, queue.as_ref())))
         .collect();
     users.sort_by_key(|(key, _)| *key);
     users.into_iter().map(|(_, user)| user).collect()

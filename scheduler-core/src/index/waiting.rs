@@ -3,6 +3,7 @@
 use std::collections::btree_map::{Entry, Range};
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZero;
+use std::sync::Arc;
 
 use tidegate_model::{GpuCount, JobId, Span, UserId};
 
@@ -18,14 +19,14 @@ pub(crate) type Place = (i32, JobId);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Waiting {
     /// By account.
-    pub(crate) leaves: BTreeMap<AccountId, LeafQueue>,
+    pub(crate) leaves: BTreeMap<AccountId, Arc<LeafQueue>>,
 }
 
 /// Jobs that wait in one account.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LeafQueue {
     /// By user.
-    pub(crate) users: BTreeMap<UserId, UserQueue>,
+    pub(crate) users: BTreeMap<UserId, Arc<UserQueue>>,
     /// Whose job was submitted first: it breaks ties between accounts.
     pub(crate) oldest: Option<JobId>,
     /// GPU-milliseconds of protected time asked by jobs that are not small, and by how many.
@@ -222,7 +223,7 @@ impl Waiting {
     }
 
     pub(super) fn insert(&mut self, job: &Job, waits: WaitsFor, sharing: &Sharing) {
-        let leaf = self.leaves.entry(job.account).or_default();
+        let leaf = Arc::make_mut(self.leaves.entry(job.account).or_default());
         let protect = protection(job);
         let cell = Wanted::of(job, waits, protect, sharing);
         if waits.is_for_protected() {
@@ -231,13 +232,14 @@ impl Waiting {
         leaf.protected = leaf.protected.saturating_add(waits.is_for_protected().into());
         leaf.free = leaf.free.saturating_add(waits.is_for_free().into());
         one_more(&mut leaf.cells, cell);
-        leaf.users.entry(job.user).or_default().insert(wish(job, cell), protect);
+        let user = Arc::make_mut(leaf.users.entry(job.user).or_default());
+        user.insert(wish(job, cell), protect);
         leaf.oldest = Some(leaf.oldest.map_or(job.id, |oldest| oldest.min(job.id)));
     }
 
     pub(super) fn remove(&mut self, job: &Job, waits: WaitsFor, sharing: &Sharing) {
-        let Some(leaf) = self.leaves.get_mut(&job.account) else { return };
-        let Some(user) = leaf.users.get_mut(&job.user) else { return };
+        let Some(leaf) = self.leaves.get_mut(&job.account).map(Arc::make_mut) else { return };
+        let Some(user) = leaf.users.get_mut(&job.user).map(Arc::make_mut) else { return };
         let protect = protection(job);
         let cell = Wanted::of(job, waits, protect, sharing);
         if !user.remove(&wish(job, cell)) {
@@ -247,7 +249,7 @@ impl Waiting {
             leaf.users.remove(&job.user);
         }
         if leaf.oldest == Some(job.id) {
-            leaf.oldest = leaf.users.values().filter_map(UserQueue::oldest).min();
+            leaf.oldest = leaf.users.values().filter_map(|user| user.oldest()).min();
         }
         if waits.is_for_protected() {
             one_less(leaf.asks_of(&cell), ask(&cell, protect));

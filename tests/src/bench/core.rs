@@ -1,16 +1,18 @@
 //! The scheduler alone: how long one event takes with thousands waiting, and how fast a journal's
 //! decisions are applied again.
 //!
-//! One core of the machine, no disk and no network. `cluster` draws the cluster, its accounts and
+//! One core of the machine, no network; a disk only where it is said. `cluster` draws the cluster, its accounts and
 //! its work; nodes do what they are told.
 
 mod cluster;
 
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use scheduler_core::{Books, Core, Decision, Event, Stamp};
-use tidegate_model::{DecisionSeq, Span, Timestamp};
+use tidegate_coordinator::journal::redb_store::RedbJournal;
+use tidegate_coordinator::journal::{Journal, codec};
+use tidegate_model::{ClusterId, DecisionSeq, Epoch, Span, Timestamp};
 
 pub use self::cluster::Size;
 
@@ -32,8 +34,10 @@ const VERDICTS: usize = 100;
 /// How many times the median a queue of twice the length may have.
 const DOUBLED: f64 = 1.2;
 
-/// Gangs of 64 nodes that are submitted, each to a copy of the same instant.
+/// Gangs of 64 nodes that are submitted, each at the same instant.
 const GANGS: usize = 40;
+/// Turns of the large cluster with all that an engine does in them.
+const TURNS: usize = 1_000;
 
 /// One event in a lab with a queue, in one with half the queue, and in a large cluster. Times are CPU
 /// time of the one thread that does it all.
@@ -52,6 +56,7 @@ pub fn measure() -> anyhow::Result<Vec<Figure>> {
     }];
     let of_large = large.events(EVENTS / 2)?;
     figures.extend(of_large.figures("1,250 nodes, 100,000 waiting", Goal::AtMost(20.0)));
+    figures.extend(large.turns(TURNS)?);
     drop(large);
     let mut lab = Run::begin(LAB, WARM_UP, true)?;
     figures.extend(lab.doubled()?);
@@ -287,6 +292,46 @@ impl Run {
         }
         taken.looked_at = self.core.examined() - before;
         Ok(taken)
+    }
+
+    /// Events with the append to a store and a copy for readers, each by the clock.
+    fn turns(&mut self, count: usize) -> anyhow::Result<Vec<Figure>> {
+        let dir = tempfile::Builder::new().prefix("tg-").tempdir()?;
+        let mut journal = RedbJournal::open(&dir.path().join("store.redb"), ClusterId(1))?;
+        let (mut whole, mut copies) = (Vec::new(), Vec::new());
+        let mut published = Box::new(self.core.clone());
+        for _ in 0..count {
+            let event = self.drawn.next(&self.core);
+            // As an engine numbers them: what decides nothing durable leaves no record.
+            let stamp = Stamp { at: self.drawn.now(), seq: DecisionSeq(self.seq + 1) };
+            self.drawn.hear(&mut self.core);
+            let began = Instant::now();
+            let decisions = self.core.apply(stamp, &event)?;
+            if decisions.iter().any(Decision::is_durable) {
+                let epoch = self.core.books().epoch.unwrap_or(Epoch(1));
+                let bytes = codec::encode(stamp, epoch, &event, &decisions);
+                journal.append(&[(stamp.seq, bytes)])?;
+                self.seq += 1;
+            }
+            let copying = Instant::now();
+            *published = self.core.clone();
+            copies.push(copying.elapsed());
+            whole.push(began.elapsed());
+        }
+        drop(published);
+        let figure = |what: &str, samples: &[Duration], percent, goal| Figure {
+            what: format!("{what}, 1,250 nodes, 100,000 waiting"),
+            value: percentile(samples, percent).map_or(f64::NAN, millis),
+            unit: "ms",
+            n: samples.len(),
+            goal,
+        };
+        let with = "one event, its append and a copy for readers";
+        Ok(vec![
+            figure(&format!("{with}, p50"), &whole, 50, Goal::None),
+            figure(&format!("{with}, p99"), &whole, 99, Goal::AtMost(20.0)),
+            figure("the copy alone, p50", &copies, 50, Goal::None),
+        ])
     }
 
     /// Applies all decisions so far again, as a restart does.

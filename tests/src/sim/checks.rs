@@ -148,7 +148,7 @@ impl Truth {
         answered: &BTreeMap<SubmitKey, JobId>,
     ) -> Result<(), String> {
         let books = core.books();
-        let lost = |job: &&JobId| !books.jobs.contains_key(job) && !self.ended.contains_key(job);
+        let lost = |job: &&JobId| !books.jobs.contains_key(*job) && !self.ended.contains_key(job);
         if let Some(job) = answered.values().find(lost) {
             return Err(format!("{job} was accepted and is lost"));
         }

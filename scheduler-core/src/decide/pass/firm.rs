@@ -77,7 +77,8 @@ impl<'books> Pass<'books> {
 
     /// Every funded elder starts, turns protected where it runs, or gets a firm reservation.
     pub(super) fn elders(&self) -> Option<Vec<Decision>> {
-        let mut elders: Vec<_> = self.books.index.elders.values().flatten().copied().collect();
+        let mut elders: Vec<_> =
+            self.books.index.elders.values().flat_map(|of| of.iter()).copied().collect();
         elders.sort_unstable();
         elders.into_iter().find_map(|(_, id)| {
             let job = self.books.jobs.get(&id)?;
