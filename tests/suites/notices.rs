@@ -286,6 +286,8 @@ async fn the_owner_is_told_from_where_he_was_told_last_and_his_command_gets_each
     following.kill().unwrap();
     following.wait().unwrap();
     found.unwrap();
+    // Killed between a command's end and the note of it, it would tell the last one again.
+    told(&["notices", "--exec", "true"]);
     let stopped = tidegate(&["notices", "--exec", "false"]).output().unwrap();
     assert_eq!(stopped.status.code(), Some(0), "none was left: {stopped:?}");
 }
