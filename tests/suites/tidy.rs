@@ -20,7 +20,8 @@ const MAX_LINES: usize = 600;
 /// a command line that knows the scheduler, and a scheduler that knows the wire.
 const ARROWS: [(&str, &[&str]); 9] = [
     ("tidegate-model", &[]),
-    ("scheduler-core", &["tidegate-model"]),
+    // Ordered maps that copies share: no IO, no clock.
+    ("scheduler-core", &["tidegate-model", "imbl"]),
     ("simulator", &["tidegate-model", "scheduler-core"]),
     ("tidegate-proto", &["tidegate-model"]),
     ("tidegate-coordinator", &["tidegate-model", "scheduler-core", "tidegate-proto"]),
