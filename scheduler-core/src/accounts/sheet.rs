@@ -2,7 +2,7 @@
 
 use tidegate_model::Timestamp;
 
-use super::{AccountId, Accounts, WHOLE};
+use super::{AccountId, Accounts, WHOLE, slot};
 use crate::money::Amount;
 
 /// One account's figures at one instant.
@@ -28,14 +28,12 @@ impl Sheet {
     /// One account's figures; zero of a deleted one.
     #[must_use]
     pub fn row(&self, id: AccountId) -> Row {
-        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-        self.rows.get(index).copied().unwrap_or_default()
+        self.rows.get(slot(id)).copied().unwrap_or_default()
     }
 
     fn set(&mut self, id: AccountId, row: Row) {
-        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-        if let Some(slot) = self.rows.get_mut(index) {
-            *slot = row;
+        if let Some(old) = self.rows.get_mut(slot(id)) {
+            *old = row;
         }
     }
 

@@ -19,26 +19,12 @@ impl Headroom {
     /// None if something else keeps the gang from starting free, or nothing does.
     pub(super) fn keeps(pass: &Pass<'_>, bid: &Bid<'_>) -> Option<Self> {
         let (job, shape) = (bid.claimant.job, bid.shape);
-        let serves = |index: &usize| {
-            let spot = pass.spots().get(*index);
-            spot.is_some_and(|spot| {
-                spot.kind == bid.kind && spot.node.serves(job.user) && spot.idle >= shape.per_node
-            })
-        };
-        let usable: Vec<_> = (0..pass.spots().len()).filter(serves).collect();
+        let usable = pass.of_kind(bid).filter(|(_, spot)| spot.idle >= shape.per_node);
+        let usable: Vec<_> = usable.map(|(index, _)| index).collect();
         by_blocks(pass.spots(), &usable, shape, job.spec.max_blocks).into_iter().next()?;
-        let headroom = Self::of(pass, bid);
-        (headroom.idle.saturating_sub(headroom.kept) < job.spec.gpus.0).then_some(headroom)
-    }
-
-    fn of(pass: &Pass<'_>, bid: &Bid<'_>) -> Self {
-        let of_kind = pass.spots().iter().filter(|spot| spot.kind == bid.kind);
-        let (idle, all) = of_kind.fold((0_u32, 0_u64), |(idle, all), spot| {
-            (idle.saturating_add(spot.idle), all.saturating_add(spot.node.size().0.into()))
-        });
+        let (idle, kept) = pass.headroom(bid.kind);
         let part = pass.books.policy.sharing.headroom;
-        let kept = u32::try_from(part_of(all, part)).unwrap_or(u32::MAX);
-        Self { idle, kept, part }
+        (idle.saturating_sub(kept) < job.spec.gpus.0).then_some(Self { idle, kept, part })
     }
 
     pub(super) fn line(self) -> String {

@@ -81,7 +81,7 @@ impl<'books> Pass<'books> {
         }
     }
 
-    pub(super) fn of_kind<'pass>(
+    pub(crate) fn of_kind<'pass>(
         &'pass self,
         one: &Bid<'_>,
     ) -> impl Iterator<Item = (usize, &'pass Spot<'books>)> {

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use tidegate_model::{NodeId, Timestamp};
 
 use super::{Bid, Failed, Pass};
+use crate::accounts::AccountId;
 use crate::books::{Attempt, Job};
+use crate::decide::glance::Rights;
 use crate::decide::money::Claimant;
 use crate::decide::spots::{Occupant, Spot, start_limit};
 use crate::decide::victims::{Choice, EXACT_AMONG, Search};
@@ -26,7 +28,7 @@ impl<'books> Pass<'books> {
             self.full.insert(form, until);
             return None;
         };
-        if !one.claimant.small && self.expect_those_before() {
+        if self.expect_those_before(&one.claimant) {
             let Some(others) = self.idle_for(one, until) else {
                 self.full.insert(form, until);
                 return None;
@@ -52,8 +54,11 @@ impl<'books> Pass<'books> {
     }
 
     /// Somebody could start past those who wait before it: now their instants matter. False if
-    /// they are counted already.
-    fn expect_those_before(&mut self) -> bool {
+    /// they are counted already, or do not hold it up: a small job passes them.
+    fn expect_those_before(&mut self, claimant: &Claimant<'_>) -> bool {
+        if claimant.small {
+            return false;
+        }
         let before = std::mem::take(&mut self.deferred);
         self.expected |= !before.is_empty() || !self.awaited.is_empty();
         before.iter().for_each(|one| self.expect(one));
@@ -79,7 +84,7 @@ impl<'books> Pass<'books> {
             return None;
         }
         let mut choice = self.choose(one, None);
-        if choice.is_some() && !one.claimant.small && self.expect_those_before() {
+        if choice.is_some() && self.expect_those_before(&one.claimant) {
             choice = self.choose(one, None);
         }
         match choice {
@@ -98,17 +103,21 @@ impl<'books> Pass<'books> {
     pub(super) fn failed(&self, one: &Bid<'_>) -> Failed {
         let Claimant { job, leaf, user, small, .. } = one.claimant;
         let order = job.spec.own_order;
-        let rights = self.rights.as_ref().filter(|rights| rights.leaf == leaf);
+        let rights = self.rights_of(leaf);
         let first = job.elder.is_some() || job.carried.is_some();
         let own = first || rights.is_none_or(|rights| rights.own(user, order));
         Failed { leaf, form: self.form(one), small, own: own.then_some((user, order)) }
+    }
+
+    fn rights_of(&self, leaf: AccountId) -> Option<&Rights<'books>> {
+        self.rights.as_deref().filter(|rights| rights.leaf == leaf)
     }
 
     /// Whether free work alone makes room, or there may be a right against anybody's Funded work.
     fn may_displace(&self, one: &Bid<'books>) -> bool {
         let (nodes, claimant) = (self.nodes(), &one.claimant);
         let spec = &claimant.job.spec;
-        let rights = self.rights.as_ref().filter(|rights| rights.leaf == claimant.leaf);
+        let rights = self.rights_of(claimant.leaf);
         nodes.fits(&nodes.without_funded, (spec.gpus, spec.gpus_per_node))
             || rights.is_none_or(|rights| {
                 let user = Some((claimant.user, spec.own_order));
@@ -211,14 +220,18 @@ impl<'books> Pass<'books> {
 
     /// Idle GPUs of the kind that free work may take.
     pub(super) fn beyond_headroom(&self, kind: Kind) -> u32 {
+        let (idle, kept) = self.headroom(kind);
+        idle.saturating_sub(kept)
+    }
+
+    /// Idle GPUs of the kind, and how many of the kind free work leaves idle.
+    pub(crate) fn headroom(&self, kind: Kind) -> (u32, u32) {
         let of_kind = self.spots().iter().filter(|spot| spot.kind == kind);
-        let (mut idle, mut all) = (0_u32, 0_u64);
-        for spot in of_kind {
-            idle = idle.saturating_add(spot.idle);
-            all = all.saturating_add(spot.node.size().0.into());
-        }
-        let headroom = part_of(all, self.books.policy.sharing.headroom);
-        idle.saturating_sub(u32::try_from(headroom).unwrap_or(u32::MAX))
+        let (idle, all) = of_kind.fold((0_u32, 0_u64), |(idle, all), spot| {
+            (idle.saturating_add(spot.idle), all.saturating_add(spot.node.size().0.into()))
+        });
+        let kept = part_of(all, self.books.policy.sharing.headroom);
+        (idle, u32::try_from(kept).unwrap_or(u32::MAX))
     }
 
     /// Ordinary work starts protected only while protected work holds at most the policy's part of
