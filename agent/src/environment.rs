@@ -111,6 +111,7 @@ mod tests {
             checkpoint_dir: "/w/ckpt".into(),
             log_cap: Bytes(1 << 20),
             save: None,
+            permit: None,
             pty: false,
         }
     }

@@ -162,7 +162,7 @@ async fn session(
             Some(to_agent::Message::ReadLog(ask)) => LinkEvent::ReadLog(ask),
             Some(to_agent::Message::OpenTerminal(ask)) => LinkEvent::OpenTerminal(ask),
             // A second welcome says nothing new; what is not known here is of a later version.
-            Some(to_agent::Message::Welcome(_)) | None => continue,
+            Some(to_agent::Message::Welcome(_) | to_agent::Message::Renewed(_)) | None => continue,
         };
         if events.send(Event::Link(event)).await.is_err() {
             return Ok(());

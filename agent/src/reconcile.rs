@@ -122,7 +122,12 @@ impl<'a> Known<'a> {
         let seen = self.seen(task)?;
         let facts = self.starter.get(&task);
         let save = facts.and_then(|facts| facts.save.clone());
-        Some(TaskReport { seen, save, commit: facts.and_then(|facts| facts.commit.clone()) })
+        Some(TaskReport {
+            seen,
+            save,
+            commit: facts.and_then(|facts| facts.commit.clone()),
+            ask: None,
+        })
     }
 
     /// How a task stands; none if nobody here knows it.

@@ -67,7 +67,14 @@ impl Reporting {
         let Some(said) = &self.said else {
             let (facts, tasks) = (Some(facts.clone()), tasks.clone());
             let idle = idle.iter().map(|(task, since)| (*task, Some(passed(*since)))).collect();
-            return Some(Report { complete: true, facts, tasks, applied, idle });
+            return Some(Report {
+                complete: true,
+                facts,
+                tasks,
+                applied,
+                idle,
+                ..Report::default()
+            });
         };
         let is_news =
             |(task, report): &(&TaskId, &TaskReport)| said.tasks.get(task) != Some(*report);
@@ -81,7 +88,7 @@ impl Reporting {
         if tasks.is_empty() && facts.is_none() && idle.is_empty() {
             return None;
         }
-        Some(Report { complete: false, facts, tasks, applied, idle })
+        Some(Report { complete: false, facts, tasks, applied, idle, ..Report::default() })
     }
 
     fn send(&self, message: v1::from_agent::Message) -> bool {

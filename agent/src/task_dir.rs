@@ -269,6 +269,7 @@ impl TryFrom<LaunchRecord> for Launch {
             checkpoint_dir: record.checkpoint_dir,
             log_cap: Bytes(record.log_cap_bytes),
             save: None,
+            permit: None,
             pty: record.pty,
         })
     }

@@ -221,6 +221,7 @@ mod tests {
             checkpoint_dir: String::new(),
             log_cap: Bytes(1),
             save: None,
+            permit: None,
             pty,
         }
     }

@@ -49,6 +49,7 @@ fn launch(names: &[&str]) -> Box<Launch> {
         checkpoint_dir: String::new(),
         log_cap: Bytes(1),
         save: None,
+        permit: None,
         pty: false,
     })
 }
@@ -280,7 +281,7 @@ fn what_the_starter_says_of_saves_and_checkpoints_is_reported_also_of_an_ended_t
     let report = node.report().remove(&task(T)).unwrap();
     let seen =
         TaskSeen::Ended { exit: TaskExit::Exited(85), released: true, ran: Span(5), idle: None };
-    assert_eq!(report, TaskReport { seen, save: facts.save, commit: Some(commit) });
+    assert_eq!(report, TaskReport { seen, save: facts.save, commit: Some(commit), ask: None });
 }
 
 #[test]

@@ -74,6 +74,7 @@ mod tests {
             tasks: vec![],
             saves: vec![],
             commits: vec![],
+            asks: vec![],
         };
         apply(&Event::LeaderStarted, Span::ZERO);
         let first = apply(&came, Span::ZERO);

@@ -275,6 +275,7 @@ mod tests {
             save: None,
             committed: Some(at(committed)),
             commits_closed: false,
+            writing: None,
             tasks: vec![Task::planned(Place { node: NodeId(1), gpus })],
         }
     }

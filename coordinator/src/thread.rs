@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use scheduler_core::{Event, Observation};
-use tidegate_model::{DecisionSeq, NodeName, Span, TaskId, Timestamp};
+use tidegate_model::{Bandwidth, DecisionSeq, NodeName, Span, TaskId, Timestamp};
 use tidegate_proto::link::NodePlan;
 use tokio::sync::{oneshot, watch};
 
@@ -66,6 +66,17 @@ pub enum Message {
         whole: bool,
         /// For how long the GPUs of tasks have been idle; none = busy again.
         tasks: BTreeMap<TaskId, Option<Span>>,
+    },
+    /// What a node's agent says its tasks write. Seen, and never kept.
+    Writes {
+        /// The connection it came by.
+        session: Session,
+        /// Its node.
+        node: NodeName,
+        /// Whether tasks of the node that are not named write nothing.
+        whole: bool,
+        /// Bytes per second.
+        tasks: BTreeMap<TaskId, Bandwidth>,
     },
     /// Somebody is heard whose silence has been noticed.
     SilentHeard,
@@ -273,6 +284,11 @@ impl<J: Journal> Desk<J> {
                     self.note_idle(&node, whole, &tasks);
                 }
             }
+            Message::Writes { session, node, whole, tasks } => {
+                if self.is_current(session, &node) {
+                    self.note_writes(&node, whole, &tasks);
+                }
+            }
             Message::ViewWanted | Message::SilentHeard => {}
             Message::Stop => intake.stop = true,
         }
@@ -287,6 +303,17 @@ impl<J: Journal> Desk<J> {
             let idle = tasks.get(&task).copied().flatten();
             let since = idle.map(|span| Timestamp(now.0.saturating_sub(span.0)));
             self.engine.observe(now, &Observation::TaskIdle { task, since });
+        }
+    }
+
+    /// Likewise.
+    fn note_writes(&mut self, node: &NodeName, whole: bool, tasks: &BTreeMap<TaskId, Bandwidth>) {
+        let now = self.clock.now();
+        let books = self.engine.core().books();
+        let known = books.node_named(node).map(|known| known.tasks.clone()).unwrap_or_default();
+        for task in known.into_iter().filter(|task| whole || tasks.contains_key(task)) {
+            let rate = tasks.get(&task).copied().unwrap_or_default();
+            self.engine.observe(now, &Observation::TaskWrites { task, rate });
         }
     }
 

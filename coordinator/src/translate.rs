@@ -1,10 +1,12 @@
 //! Values of the core as messages that the API and the journal share, and back.
 
+mod gate;
 mod policy;
 
 use scheduler_core::{Amount, Cut, Role, Size, Standing};
 use tidegate_proto::{WireError, amount, amount_bytes, required, v1};
 
+pub(crate) use gate::{gate_rule, gate_rule_message};
 pub(crate) use policy::{policy, policy_message};
 
 pub(crate) fn size_message(size: Size) -> v1::Size {

@@ -11,6 +11,7 @@ mod job;
 mod names;
 mod nearest;
 mod order;
+mod permit;
 mod task;
 mod time;
 mod units;
@@ -30,6 +31,7 @@ pub use job::{
 pub use names::{AccountPath, GpuType, GpuUuid, NameError, NodeName, StorageName};
 pub use nearest::nearest;
 pub use order::{Launch, Order, Stop};
+pub use permit::{Ask, AskSeen, Permit, WriteClass};
 pub use task::{Gpu, Idle, NodeFacts, TaskExit, TaskSeen};
 pub use time::{Span, SpanError, Timestamp};
-pub use units::{Bytes, GpuCount, GpuTime, UnitError};
+pub use units::{Bandwidth, Bytes, GpuCount, GpuTime, UnitError};

@@ -5,6 +5,7 @@ use crate::checkpoint::Save;
 use crate::ids::{DecisionSeq, UserId};
 use crate::job::TaskLayout;
 use crate::names::GpuUuid;
+use crate::permit::Permit;
 use crate::time::Span;
 use crate::units::Bytes;
 
@@ -58,6 +59,8 @@ pub struct Launch {
     pub log_cap: Bytes,
     /// It is to save and leave; stays until it has.
     pub save: Option<Save>,
+    /// The answer to its newest ask; none = it asked nothing that is open.
+    pub permit: Option<Permit>,
     /// It gets a terminal instead of pipes.
     pub pty: bool,
 }

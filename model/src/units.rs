@@ -82,6 +82,69 @@ impl FromStr for Bytes {
     }
 }
 
+/// A number of bytes in each second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bandwidth(pub u64);
+
+impl Bandwidth {
+    /// How long so many bytes take, rounded up to a millisecond; for ever at none.
+    #[must_use]
+    pub fn takes(self, bytes: Bytes) -> Span {
+        let thousandfold = u128::from(bytes.0).saturating_mul(1000);
+        let span = thousandfold
+            .checked_add(u128::from(self.0))
+            .and_then(|sum| sum.checked_sub(1)?.checked_div(u128::from(self.0)));
+        Span(span.and_then(|span| u64::try_from(span).ok()).unwrap_or(u64::MAX))
+    }
+
+    /// What is written in a span, rounded down.
+    #[must_use]
+    pub fn over(self, span: Span) -> Bytes {
+        let bytes = u128::from(self.0).saturating_mul(u128::from(span.0)) / 1000;
+        Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+
+    /// What so many bytes in a span come to, rounded down; none in no time.
+    #[must_use]
+    pub fn of(bytes: Bytes, span: Span) -> Option<Self> {
+        let rate = u128::from(bytes.0).saturating_mul(1000).checked_div(u128::from(span.0))?;
+        Some(Self(u64::try_from(rate).unwrap_or(u64::MAX)))
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// What is left of it beside the other.
+    #[must_use]
+    pub fn less(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl std::iter::Sum for Bandwidth {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self(0), Self::plus)
+    }
+}
+
+impl fmt::Display for Bandwidth {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&format!("{}/s", Bytes(self.0)))
+    }
+}
+
+impl FromStr for Bandwidth {
+    type Err = UnitError;
+    /// `20GiB/s`, or `20GiB`.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let bytes: Bytes = text.strip_suffix("/s").unwrap_or(text).parse()?;
+        Ok(Self(bytes.0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +158,19 @@ mod tests {
         for text in ["", "5", "MiB", "1.5GiB", "-1B", "99999999999TiB"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_bandwidth_takes_its_time_rounded_up_and_writes_rounded_down() {
+        let rate = Bandwidth(3);
+        assert_eq!(rate.takes(Bytes(1)), Span(334));
+        assert_eq!(rate.over(Span(334)), Bytes(1));
+        assert_eq!(rate.takes(Bytes(0)), Span(0));
+        assert_eq!(Bandwidth(0).takes(Bytes(1)), Span(u64::MAX));
+        assert_eq!(Bandwidth::of(Bytes(1), Span(334)), Some(Bandwidth(2)));
+        assert_eq!(Bandwidth::of(Bytes(1), Span(0)), None);
+        assert_eq!("20GiB/s".parse(), Ok(Bandwidth(20 << 30)));
+        assert_eq!(Bandwidth(20 << 30).to_string(), "20GiB/s");
     }
 
     #[test]

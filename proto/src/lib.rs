@@ -9,6 +9,7 @@ mod bounded;
 mod checkpoint;
 mod common;
 pub mod link;
+pub mod permit;
 mod wire_error;
 
 pub use amount::{amount, amount_bytes};

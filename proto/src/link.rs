@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tidegate_model::{
-    Bytes, ClusterId, Commit, DecisionSeq, Epoch, Generation, GpuUuid, NodeName, SaveSeen, Span,
-    TaskId, TaskSeen, UserId,
+    AskSeen, Bandwidth, Bytes, ClusterId, Commit, DecisionSeq, Epoch, Generation, GpuUuid,
+    NodeName, SaveSeen, Span, TaskId, TaskSeen, UserId,
 };
 
 pub use crate::checkpoint::{MAX_COMMIT_PATH, path_refusal};
@@ -30,6 +30,10 @@ pub struct Report {
     pub applied: Option<(Epoch, Generation)>,
     /// For how long the GPUs of tasks have been idle; none = they are busy again.
     pub idle: BTreeMap<TaskId, Option<Span>>,
+    /// Answered with the same number when it has come; 0 = no permits are to be renewed.
+    pub renew: u64,
+    /// What tasks write, measured.
+    pub writes: BTreeMap<TaskId, Bandwidth>,
 }
 
 /// What an agent says of one task.
@@ -41,12 +45,14 @@ pub struct TaskReport {
     pub save: Option<SaveSeen>,
     /// Its newest checkpoint; none = none that is known here.
     pub commit: Option<Commit>,
+    /// Its newest ask for a permit to write; none = none that is known here.
+    pub ask: Option<AskSeen>,
 }
 
 impl From<TaskSeen> for TaskReport {
-    /// Of a task that was not asked to save and has committed nothing.
+    /// Of a task that was not asked to save, has committed nothing and asks nothing.
     fn from(seen: TaskSeen) -> Self {
-        Self { seen, save: None, commit: None }
+        Self { seen, save: None, commit: None, ask: None }
     }
 }
 
@@ -55,11 +61,12 @@ impl From<TaskSeen> for TaskReport {
 /// # Errors
 /// If a part is missing or malformed.
 pub fn task_report(wire: v1::TaskReport) -> Result<(TaskId, TaskReport), WireError> {
-    let v1::TaskReport { task, seen, save, commit } = wire;
+    let v1::TaskReport { task, seen, save, commit, ask } = wire;
     let report = TaskReport {
         seen: required(seen, "TaskReport.seen")?.try_into()?,
         save: save.map(SaveSeen::try_from).transpose()?,
         commit: commit.map(Commit::try_from).transpose()?,
+        ask: ask.map(AskSeen::try_from).transpose()?,
     };
     Ok((parsed(&task, "TaskReport.task")?, report))
 }
@@ -67,12 +74,13 @@ pub fn task_report(wire: v1::TaskReport) -> Result<(TaskId, TaskReport), WireErr
 /// The inverse of [`task_report`].
 #[must_use]
 pub fn task_report_message((task, report): (TaskId, TaskReport)) -> v1::TaskReport {
-    let TaskReport { seen, save, commit } = report;
+    let TaskReport { seen, save, commit, ask } = report;
     v1::TaskReport {
         task: task.to_string(),
         seen: Some(seen.into()),
         save: save.map(Into::into),
         commit: commit.map(Into::into),
+        ask: ask.map(Into::into),
     }
 }
 
@@ -92,7 +100,13 @@ impl TryFrom<v1::Report> for Report {
         let idle =
             |v1::TaskIdle { task, for_ms }| Ok((parsed(&task, "TaskIdle.task")?, for_ms.map(Span)));
         let idle = wire.idle.into_iter().map(idle).collect::<Result<_, WireError>>()?;
-        Ok(Self { complete: wire.complete, facts, tasks, applied, idle })
+        bounded(wire.writes.len(), MAX_TASKS_PER_NODE, "Report.writes")?;
+        let writes = |v1::TaskWrites { task, bytes_per_s }| {
+            Ok((parsed(&task, "TaskWrites.task")?, Bandwidth(bytes_per_s)))
+        };
+        let writes = wire.writes.into_iter().map(writes).collect::<Result<_, WireError>>()?;
+        let (complete, renew) = (wire.complete, wire.renew);
+        Ok(Self { complete, facts, tasks, applied, idle, renew, writes })
     }
 }
 
@@ -106,8 +120,14 @@ impl From<Report> for v1::Report {
             applied_epoch: epoch.0,
             applied_generation: generation.0,
             idle: report.idle.into_iter().map(idle_message).collect(),
+            renew: report.renew,
+            writes: report.writes.into_iter().map(writes_message).collect(),
         }
     }
+}
+
+fn writes_message((task, rate): (TaskId, Bandwidth)) -> v1::TaskWrites {
+    v1::TaskWrites { task: task.to_string(), bytes_per_s: rate.0 }
 }
 
 fn idle_message((task, span): (TaskId, Option<Span>)) -> v1::TaskIdle {
@@ -223,6 +243,7 @@ impl TryFrom<v1::Run> for Launch {
             checkpoint_dir: wire.checkpoint_dir,
             log_cap: Bytes(wire.log_cap_bytes),
             save: wire.save.map(TryInto::try_into).transpose()?,
+            permit: wire.permit.map(TryInto::try_into).transpose()?,
             pty: wire.pty,
         })
     }
@@ -248,6 +269,7 @@ impl From<Launch> for v1::Run {
             checkpoint_dir: launch.checkpoint_dir,
             log_cap_bytes: launch.log_cap.0,
             save: launch.save.map(Into::into),
+            permit: launch.permit.map(Into::into),
             pty: launch.pty,
         }
     }

@@ -7,14 +7,16 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use tidegate_model::{
-    AttemptId, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec, NodeFacts,
-    NodeId, NodeName, Span, SubmitKey, TaskExit, TaskId, Timestamp, UserId, WhileWaiting,
+    AttemptId, Bandwidth, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec,
+    NodeFacts, NodeId, NodeName, Span, StorageName, SubmitKey, TaskExit, TaskId, Timestamp, UserId,
+    WhileWaiting, WriteClass,
 };
 
 use crate::accounts::{AccountId, Accounts, Size};
 use crate::decision::{
     Excused, JobOutcome, Outcome, ParkReason, SaveReason, Standing, StopReason, Terms,
 };
+use crate::gate::Gate;
 use crate::index::Index;
 use crate::money::Amount;
 use crate::policy::{Kind, Policy, PolicyEdit};
@@ -41,6 +43,8 @@ pub struct Books {
     pub accounts: Accounts,
     /// What users asked for and nobody has answered, by account and user.
     pub asked: BTreeMap<(AccountId, UserId), BudgetAsk>,
+    /// The write gates that somebody has set, by storage target; others have no cap.
+    pub gates: BTreeMap<StorageName, Gate>,
     /// The number the next job gets, less one: ids are never reused.
     pub last_job: u64,
     /// The number the next node gets, less one.
@@ -347,6 +351,8 @@ pub struct Attempt {
     pub committed: Option<Timestamp>,
     /// Whether it can commit no more.
     pub commits_closed: bool,
+    /// What it may write now, or is reckoned to.
+    pub writing: Option<Writing>,
     /// In rank order; never empty.
     pub tasks: Vec<Task>,
 }
@@ -382,6 +388,32 @@ pub struct SaveOrder {
     pub at: Timestamp,
     /// When the write gate let it save.
     pub admitted: Option<Timestamp>,
+}
+
+/// What an attempt may write, or, of one that never asks, what it is reckoned to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writing {
+    /// Since when.
+    pub since: Timestamp,
+    /// How much in all.
+    pub bytes: Bytes,
+    /// At most, or as reckoned; none = its target has no cap.
+    pub rate: Option<Bandwidth>,
+    /// Whether it comes out of what is kept for those who wait too long and for silent nodes.
+    pub pooled: bool,
+    /// The ask that it answers; none = it was told to save, and has not asked.
+    pub permit: Option<PermitOf>,
+}
+
+/// Which ask a permit answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PermitOf {
+    /// The task that speaks for its gang.
+    pub task: TaskId,
+    /// The number of its ask.
+    pub ask: u64,
+    /// What for.
+    pub class: WriteClass,
 }
 
 /// Where an attempt is.

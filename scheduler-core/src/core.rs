@@ -12,6 +12,7 @@ use crate::decision::Decision;
 use crate::event::{Event, Observation};
 use crate::evolve::{Broken, Stamp};
 use crate::explain::{self, Explanation};
+use crate::gate_status::{self, GateStatus};
 use crate::observations::{NodeState, Observations};
 use crate::wanted;
 
@@ -71,7 +72,11 @@ impl Core {
         }
         decide::respond(&mut turn, event)?;
         turn.settle()?;
-        Ok(turn.decided)
+        let decided = turn.decided;
+        for (task, told) in decide::gate::untold(&self.books, &self.seen, stamp.at) {
+            self.seen.tell(task, told);
+        }
+        Ok(decided)
     }
 
     /// Notes what is never journaled.
@@ -101,6 +106,7 @@ impl Core {
             self.seen.next_silence(policy.silent_after, now),
             decide::standing::next_deadline(&self.books, now),
             decide::leave::next_deadline(&self.books, now),
+            decide::gate::next_deadline(&self.books, &self.seen, now),
             next_pass,
             reserved.filter(|at| *at > now).min(),
         ];
@@ -136,6 +142,12 @@ impl Core {
     #[must_use]
     pub fn latest_of(&self, now: Timestamp, job: JobId) -> Option<Timestamp> {
         decide::published::latest(&self.books, &self.seen, now, job)
+    }
+
+    /// All write gates that have limits or are used, by name.
+    #[must_use]
+    pub fn gates(&self, now: Timestamp) -> Vec<GateStatus> {
+        gate_status::all(&self.books, &self.seen, now)
     }
 
     /// The node's state at `now`.
@@ -219,7 +231,9 @@ impl Turn<'_> {
         loop {
             self.follow()?;
             self.stand()?;
-            if let Some(decision) = decide::leave::next(&self.core.books) {
+            let Turn { core, stamp, .. } = &*self;
+            let gate = || decide::gate::next(&core.books, &core.seen, stamp.at);
+            if let Some(decision) = decide::leave::next(&core.books).or_else(gate) {
                 self.take(decision)?;
                 continue;
             }

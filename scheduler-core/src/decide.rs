@@ -5,6 +5,7 @@ pub(crate) mod attempt;
 mod cluster;
 pub(crate) mod deadline;
 pub(crate) mod gang;
+pub(crate) mod gate;
 mod glance;
 pub(crate) mod leave;
 pub(crate) mod money;
@@ -46,6 +47,9 @@ pub(crate) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> 
         Event::NodeRemovalRequested { node, by } => cluster::remove(turn, node, *by),
         Event::AccountRequested { by, request } => account::respond(turn, *by, request),
         Event::JobRequested { job, by, request } => request::about_job(turn, *job, *by, *request),
+        Event::GateRequested { storage, by, request } => {
+            cluster::about_gate(turn, storage, *by, request)
+        }
         Event::PolicyChanged(change) => set_policy(turn, change),
         Event::DeadlineReached => deadline::work_off(turn),
     }

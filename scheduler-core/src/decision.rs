@@ -5,12 +5,13 @@ mod refusal;
 mod terms;
 
 use tidegate_model::{
-    AttemptId, Commit, Epoch, GpuCount, Idle, JobId, JobSpec, NodeFacts, NodeId, NodeName, Span,
-    SubmitKey, TaskExit, TaskId, Timestamp, UserId,
+    AttemptId, Bandwidth, Bytes, Commit, Epoch, GpuCount, Idle, JobId, JobSpec, NodeFacts, NodeId,
+    NodeName, Span, StorageName, SubmitKey, TaskExit, TaskId, Timestamp, UserId,
 };
 
 use crate::accounts::{AccountId, Cut, Role, Size};
-use crate::books::Place;
+use crate::books::{PermitOf, Place};
+use crate::gate::GateRule;
 use crate::money::Amount;
 use crate::policy::{Author, Policy};
 
@@ -324,7 +325,61 @@ pub enum Decision {
     /// The request was taken back before anybody was told to save.
     SaveWithdrawn(AttemptId),
     /// The write gate lets the attempt save now.
-    SaveAdmitted(AttemptId),
+    SaveAdmitted {
+        /// Which.
+        attempt: AttemptId,
+        /// What it is expected to write.
+        bytes: Bytes,
+        /// At which rate it is reckoned to; none = its target has no cap.
+        rate: Option<Bandwidth>,
+    },
+    /// A task's ask is answered: its gang may write.
+    PermitGranted {
+        /// Which ask of which task.
+        permit: PermitOf,
+        /// How much.
+        bytes: Bytes,
+        /// At most at this rate; none = its target has no cap.
+        rate: Option<Bandwidth>,
+        /// Whether it comes out of what is kept for those who wait too long.
+        pooled: bool,
+    },
+    /// Who writes may write at another rate, or is reckoned to.
+    WriteRated {
+        /// Which.
+        attempt: AttemptId,
+        /// At most.
+        rate: Bandwidth,
+        /// Whether it comes out of what is kept for silent nodes.
+        pooled: bool,
+    },
+    /// The attempt writes no more: what was kept for it is free.
+    WriteEnded(AttemptId),
+    /// A storage target has these limits.
+    GateSet {
+        /// Which.
+        storage: StorageName,
+        /// All of them.
+        rule: GateRule,
+        /// By whom.
+        by: UserId,
+    },
+    /// Nobody is let write to a target any more until it is resumed; who writes goes on.
+    GatePaused {
+        /// Which.
+        storage: StorageName,
+        /// By whom.
+        by: UserId,
+        /// Why.
+        reason: String,
+    },
+    /// A paused target is written to again.
+    GateResumed {
+        /// Which.
+        storage: StorageName,
+        /// By whom.
+        by: UserId,
+    },
     /// A checkpoint counts.
     CheckpointCommitted {
         /// Of which attempt.
@@ -371,7 +426,13 @@ impl Decision {
                 | Self::TaskIdled { .. }
                 | Self::CommitsClosed(_)
                 | Self::CheckpointCommitted { .. }
-                | Self::SaveAdmitted(_)
+                | Self::SaveAdmitted { .. }
+                | Self::PermitGranted { .. }
+                | Self::WriteRated { .. }
+                | Self::WriteEnded(_)
+                | Self::GateSet { .. }
+                | Self::GatePaused { .. }
+                | Self::GateResumed { .. }
                 | Self::Refused(_)
                 | Self::SubmitRepeated(_)
         )
@@ -416,7 +477,9 @@ impl Decision {
             | Self::StopOrdered { attempt, .. }
             | Self::SaveOrdered { attempt, .. }
             | Self::SaveWithdrawn(attempt)
-            | Self::SaveAdmitted(attempt)
+            | Self::SaveAdmitted { attempt, .. }
+            | Self::WriteRated { attempt, .. }
+            | Self::WriteEnded(attempt)
             | Self::CheckpointCommitted { attempt, .. }
             | Self::CommitsClosed(attempt)
             | Self::StandingChanged { attempt, .. }
@@ -426,6 +489,7 @@ impl Decision {
             | Self::TaskEnded { task, .. }
             | Self::TaskIdled { task, .. }
             | Self::TaskReleased(task) => Some(task.attempt),
+            Self::PermitGranted { permit, .. } => Some(permit.task.attempt),
             Self::EpochBegan(_)
             | Self::PolicySet { .. }
             | Self::NodeAdmitted { .. }
@@ -453,6 +517,9 @@ impl Decision {
             | Self::ReservationMade { .. }
             | Self::ReservationMoved { .. }
             | Self::ReservationDropped { .. }
+            | Self::GateSet { .. }
+            | Self::GatePaused { .. }
+            | Self::GateResumed { .. }
             | Self::Refused(_)
             | Self::SubmitRepeated(_) => None,
         }

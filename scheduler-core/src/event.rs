@@ -1,11 +1,12 @@
 //! What happens to the core: past-tense facts, as the shell has checked them.
 
 use tidegate_model::{
-    AccountPath, Commit, JobId, JobSpec, NodeFacts, NodeName, SaveSeen, SubmitKey, TaskId,
-    TaskSeen, Timestamp, UserId,
+    AccountPath, AskSeen, Bandwidth, Commit, JobId, JobSpec, NodeFacts, NodeName, SaveSeen,
+    StorageName, SubmitKey, TaskId, TaskSeen, Timestamp, UserId,
 };
 
 use crate::accounts::{Cut, Role, Size};
+use crate::gate::GateRule;
 use crate::money::Amount;
 use crate::policy::PolicyChange;
 
@@ -44,6 +45,8 @@ pub enum Event {
         saves: Vec<(TaskId, SaveSeen)>,
         /// The newest checkpoints that its tasks said are complete.
         commits: Vec<(TaskId, Commit)>,
+        /// The newest asks of its tasks, and how far they came.
+        asks: Vec<(TaskId, AskSeen)>,
     },
     /// A person asked that a node take no new work.
     DrainRequested {
@@ -92,6 +95,15 @@ pub enum Event {
         by: UserId,
         /// For what.
         request: JobRequest,
+    },
+    /// A person asked for something about a write gate.
+    GateRequested {
+        /// Of which target.
+        storage: StorageName,
+        /// Who asks.
+        by: UserId,
+        /// For what.
+        request: GateRequest,
     },
     /// Somebody wants this policy.
     PolicyChanged(PolicyChange),
@@ -171,6 +183,20 @@ pub enum AccountRequest {
     },
 }
 
+/// What people ask about a write gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GateRequest {
+    /// Limit it so. Who writes goes on as it may; who comes next is held to it.
+    Set(GateRule),
+    /// Let nobody write who does not yet.
+    Pause {
+        /// Why; mandatory.
+        reason: String,
+    },
+    /// Let them write again.
+    Resume,
+}
+
 /// What people ask about waiting jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobRequest {
@@ -191,6 +217,13 @@ pub enum Observation {
     NodeHeard {
         /// Which.
         node: NodeName,
+    },
+    /// What a task writes, by its node's measure.
+    TaskWrites {
+        /// Which.
+        task: TaskId,
+        /// Bytes per second; zero = nothing any more.
+        rate: Bandwidth,
     },
     /// A task's GPUs have been under 5 % busy since an instant, or are busy again.
     TaskIdle {

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod attempts;
+mod gates;
 mod jobs;
 mod nodes;
 
@@ -87,7 +88,10 @@ impl Books {
             | Decision::StandingChanged { .. }
             | Decision::SaveOrdered { .. }
             | Decision::SaveWithdrawn(_)
-            | Decision::SaveAdmitted(_)
+            | Decision::SaveAdmitted { .. }
+            | Decision::PermitGranted { .. }
+            | Decision::WriteRated { .. }
+            | Decision::WriteEnded(_)
             | Decision::CheckpointCommitted { .. }
             | Decision::CommitsClosed(_)
             | Decision::StopOrdered { .. }
@@ -97,6 +101,9 @@ impl Books {
             | Decision::TaskEnded { .. }
             | Decision::TaskIdled { .. }
             | Decision::TaskReleased(_) => self.evolve_attempt(stamp, decision),
+            Decision::GateSet { .. }
+            | Decision::GatePaused { .. }
+            | Decision::GateResumed { .. } => self.evolve_gate(stamp, decision),
             Decision::Refused(_) | Decision::SubmitRepeated(_) => Ok(()),
         };
         applied.map_err(|why| Broken { decision: Box::new(decision.clone()), why })

@@ -62,6 +62,8 @@ pub(crate) struct Index {
     pub(crate) returning: BTreeSet<(Timestamp, AttemptId)>,
     /// Attempts that are asked to save and are not told to stop, by request.
     pub(crate) saving: BTreeSet<(DecisionSeq, AttemptId)>,
+    /// Attempts that may write, or are reckoned to, by since when.
+    pub(crate) writing: BTreeSet<(Timestamp, AttemptId)>,
     /// Firm reservations, the oldest first.
     pub(crate) reservations: BTreeSet<(u64, JobId)>,
     /// Jobs of arrays that run only so many at a time, which hold one of these places.
@@ -209,6 +211,7 @@ impl Index {
         if let (Some(save), None) = (attempt.save, attempt.stop) {
             self.saving.insert((save.decision, id));
         }
+        self.writing.extend(attempt.writing.map(|writing| (writing.since, id)));
         if attempt.is_displaceable() {
             self.displaceable.insert(id);
             match attempt.standing {
@@ -284,6 +287,9 @@ impl Index {
         }
         if let Some(save) = attempt.save {
             self.saving.remove(&(save.decision, id));
+        }
+        if let Some(writing) = attempt.writing {
+            self.writing.remove(&(writing.since, id));
         }
         self.displaceable.remove(&id);
         self.funded.remove(&(attempt.planned, id));

@@ -22,6 +22,8 @@ mod decision;
 mod event;
 mod evolve;
 mod explain;
+mod gate;
+mod gate_status;
 mod index;
 mod money;
 mod observations;
@@ -36,8 +38,8 @@ pub use accounts::{
 };
 pub use audit::Violation;
 pub use books::{
-    Attempt, AttemptState, Books, BudgetAsk, Committed, Drain, Held, Job, JobState, Node, Place,
-    Reservation, SaveOrder, StopOrder, Task,
+    Attempt, AttemptState, Books, BudgetAsk, Committed, Drain, Held, Job, JobState, Node, PermitOf,
+    Place, Reservation, SaveOrder, StopOrder, Task, Writing,
 };
 pub use charge::totals;
 pub use core::Core;
@@ -46,9 +48,11 @@ pub use decision::{
     Decision, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Refusal, Right,
     SaveReason, Standing, StopReason, Terms,
 };
-pub use event::{AccountRequest, Event, JobRequest, Observation};
+pub use event::{AccountRequest, Event, GateRequest, JobRequest, Observation};
 pub use evolve::{Broken, Stamp};
 pub use explain::{Explanation, Reason};
+pub use gate::{CapHours, Gate, GateRule, Pause};
+pub use gate_status::{GateStatus, WaiterStatus, WriterStatus};
 pub use money::{Amount, Pledge, Rate, WINDOW, Weight, Window};
 pub use observations::{NodeState, Observations, SeenNode};
 pub use own_times::LongAsk;

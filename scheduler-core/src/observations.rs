@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tidegate_model::{AttemptId, NodeId, SaveSeen, Span, TaskId, TaskSeen, Timestamp};
+use tidegate_model::{
+    AskSeen, AttemptId, Bandwidth, NodeId, SaveSeen, Span, TaskId, TaskSeen, Timestamp,
+};
 
 use crate::books::{Books, Node};
 use crate::event::{Event, Observation};
@@ -17,8 +19,32 @@ pub struct Observations {
     nodes: BTreeMap<NodeId, SeenNode>,
     /// How far requests to save came, as agents last said.
     saves: BTreeMap<TaskId, SaveSeen>,
+    /// The newest ask of each task.
+    asks: BTreeMap<TaskId, Noted>,
+    /// What tasks write, by their nodes' measure.
+    writes: BTreeMap<TaskId, Bandwidth>,
     /// Since when the GPUs of a task have been idle.
     idle: BTreeMap<TaskId, Timestamp>,
+}
+
+/// An ask as it was last heard of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Noted {
+    pub(crate) seen: AskSeen,
+    /// When it was made, by our clock.
+    pub(crate) since: Timestamp,
+    /// What its job was told of its turn.
+    pub(crate) told: Option<Told>,
+}
+
+/// When somebody's turn to write comes, as it was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// So many are before it.
+    pub(crate) position: u32,
+    /// From `at`.
+    pub(crate) wait: Span,
+    pub(crate) at: Timestamp,
 }
 
 /// A task is idle once its GPUs have been under 5 % busy for this long (2-scheduling, "Victim
@@ -126,6 +152,10 @@ impl Observations {
             Observation::TaskIdle { task, since: None } => {
                 self.idle.remove(task);
             }
+            Observation::TaskWrites { task, rate } if books.task(*task).is_some() => {
+                self.writes.insert(*task, *rate);
+            }
+            Observation::TaskWrites { task: _, rate: _ } => {}
         }
     }
 
@@ -175,6 +205,8 @@ impl Observations {
                 TaskSeen::Gone => {
                     self.saves.remove(task);
                     self.idle.remove(task);
+                    self.asks.remove(task);
+                    self.writes.remove(task);
                     seen.tasks.remove(task)
                 }
                 TaskSeen::Missing
@@ -183,6 +215,55 @@ impl Observations {
                 | TaskSeen::Running
                 | TaskSeen::Ended { .. } => seen.tasks.insert(*task, state.clone()),
             };
+        }
+        self.note_asks(books, now, node.id, event);
+    }
+}
+
+/// Asks for permits, and what is written.
+impl Observations {
+    pub(crate) fn writes(&self) -> impl Iterator<Item = (TaskId, Bandwidth)> {
+        self.writes.iter().map(|(task, rate)| (*task, *rate))
+    }
+
+    pub(crate) fn asks(&self) -> impl Iterator<Item = (TaskId, &Noted)> {
+        self.asks.iter().map(|(task, noted)| (*task, noted))
+    }
+
+    pub(crate) fn asks_of(&self, attempt: AttemptId) -> impl Iterator<Item = (TaskId, &Noted)> {
+        let tasks = TaskId { attempt, index: 0 }..=TaskId { attempt, index: u32::MAX };
+        self.asks.range(tasks).map(|(task, noted)| (*task, noted))
+    }
+
+    pub(crate) fn ask_of(&self, task: TaskId) -> Option<&Noted> {
+        self.asks.get(&task)
+    }
+
+    /// When the node's agent last spoke; under this leadership it may have done so before it began.
+    pub(crate) fn last_word(&self, node: NodeId) -> Timestamp {
+        self.nodes.get(&node).map_or(self.began, |seen| seen.heard)
+    }
+
+    /// What the jobs of those that wait are told of their turns.
+    pub(crate) fn tell(&mut self, task: TaskId, told: Told) {
+        if let Some(noted) = self.asks.get_mut(&task) {
+            noted.told = Some(told);
+        }
+    }
+
+    /// Notes what a report says of asks. A complete one says all.
+    fn note_asks(&mut self, books: &Books, now: Timestamp, node: NodeId, event: &Event) {
+        let Event::NodeReported { complete, asks, .. } = event else { return };
+        let here = |task: TaskId| books.task(task).is_some_and(|of| of.place.node == node);
+        if *complete {
+            self.asks.retain(|task, _| !here(*task));
+        }
+        for (task, seen) in asks.iter().filter(|(task, _)| here(*task)) {
+            let since = Timestamp(now.0.saturating_sub(seen.waited.0));
+            let known = self.asks.get(task).filter(|old| old.seen.ask.number == seen.ask.number);
+            let since = known.map_or(since, |old| old.since);
+            let told = known.and_then(|old| old.told);
+            self.asks.insert(*task, Noted { seen: *seen, since, told });
         }
     }
 }

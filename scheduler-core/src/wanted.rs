@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tidegate_model::{DecisionSeq, Launch, NodeId, Order, Save, Span, Stop, TaskId, TaskSeen};
 
 use crate::books::{Attempt, Books, Job, Task};
+use crate::decide::gate;
 use crate::decide::spots::save_grace;
 use crate::decision::SaveReason;
 use crate::observations::Observations;
@@ -16,7 +17,7 @@ pub(crate) fn wanted_of(
 ) -> BTreeMap<TaskId, Order> {
     let mut wanted = BTreeMap::new();
     let placed = books.nodes.get(&node).map(|node| &node.tasks).into_iter().flatten();
-    wanted.extend(placed.filter_map(|id| Some((*id, of_placed(books, *id)?))));
+    wanted.extend(placed.filter_map(|id| Some((*id, of_placed(books, seen, *id)?))));
     let held = seen.node(node).map(|node| &node.tasks).into_iter().flatten();
     for (id, state) in held {
         if !wanted.contains_key(id) {
@@ -41,7 +42,7 @@ fn of_not_placed(books: &Books, id: TaskId, state: &TaskSeen) -> Option<Order> {
 }
 
 /// Of a task that the books have on the node.
-fn of_placed(books: &Books, id: TaskId) -> Option<Order> {
+fn of_placed(books: &Books, seen: &Observations, id: TaskId) -> Option<Order> {
     let job = books.jobs.get(&id.attempt.job)?;
     let attempt = job.attempt(id.attempt.number)?;
     let task = books.task(id)?;
@@ -58,7 +59,9 @@ fn of_placed(books: &Books, id: TaskId) -> Option<Order> {
         return Some(Order::Stop(Stop { decision, grace: Span::ZERO, why }));
     }
     if attempt.granted.is_some() {
-        return launch(books, job, attempt, id).map(|launch| Order::Run(Box::new(launch)));
+        let mut launch = launch(books, job, attempt, id)?;
+        launch.permit = gate::permit(books, seen, id);
+        return Some(Order::Run(Box::new(launch)));
     }
     // A node is told of a task once the task has all its GPUs there: others may still save on
     // them.
@@ -133,6 +136,7 @@ fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Lau
         checkpoint_dir: spec.checkpoint_dir.as_deref().map_or_else(default_dir, str::to_owned),
         log_cap: spec.log_cap,
         save: save(books, job, attempt),
+        permit: None,
         pty: spec.pty,
     })
 }
@@ -164,6 +168,7 @@ mod tests {
             tasks: vec![(task, seen)],
             saves: vec![],
             commits: vec![],
+            asks: vec![],
         };
         observed.note_report(&books, at, &report);
         wanted_of(&books, &observed, NODE).remove(&task)

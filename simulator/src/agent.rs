@@ -210,6 +210,7 @@ impl Agent {
             tasks: tasks.into_iter().collect(),
             saves: saves.into_iter().collect(),
             commits: commits.into_iter().collect(),
+            asks: Vec::new(),
         })
     }
 
@@ -227,6 +228,7 @@ impl Agent {
             tasks: self.processes.iter().map(|(id, process)| (*id, process.seen())).collect(),
             saves: saves.collect(),
             commits: commits.into_iter().collect(),
+            asks: Vec::new(),
         }
     }
 }

@@ -229,7 +229,7 @@ impl<O: Observer> World<O> {
         match decision {
             Decision::AttemptPlanned { attempt, .. }
             | Decision::AttemptGranted(attempt)
-            | Decision::SaveAdmitted(attempt)
+            | Decision::SaveAdmitted { attempt, .. }
             | Decision::StopOrdered { attempt, .. }
             | Decision::AttemptEnded { attempt, .. } => {
                 let tasks = self.replay.attempt(*attempt).map(|one| &one.tasks);

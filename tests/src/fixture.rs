@@ -157,12 +157,13 @@ fn run() -> v1::Run {
         log_cap_bytes: 7,
         save: None,
         pty: false,
+        permit: None,
     }
 }
 
 fn seen(state: v1::task_seen::State) -> v1::TaskReport {
     let seen = Some(v1::TaskSeen { state: Some(state) });
-    v1::TaskReport { task: "job-1.1.0".into(), seen, save: None, commit: None }
+    v1::TaskReport { task: "job-1.1.0".into(), seen, ..v1::TaskReport::default() }
 }
 
 fn reports() -> Vec<v1::TaskReport> {
@@ -235,6 +236,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         applied_epoch: 1,
         applied_generation: 2,
         idle: Vec::new(),
+        renew: 0,
+        writes: Vec::new(),
     };
     let chunk = v1::LogChunk {
         request: 1,

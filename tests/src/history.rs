@@ -1,17 +1,17 @@
 //! One short history that meets every kind of decision, for suites that must see them all.
 
 use scheduler_core::{
-    AccountRequest, Amount, Author, Cut, Event, JobRequest, Policy, PolicyChange, Role, Sharing,
-    Size,
+    AccountRequest, Amount, Author, Cut, Event, GateRequest, GateRule, JobRequest, Policy,
+    PolicyChange, Role, Sharing, Size,
 };
 use simulator::plain_job;
 use tidegate_coordinator::engine::{Engine, EngineError};
 use tidegate_coordinator::journal::Journal;
 use tidegate_coordinator::store;
 use tidegate_model::{
-    AttemptId, Bytes, CheckpointOffer, ClusterId, Commit, DecisionSeq, Gpu, GpuCount, Idle, JobId,
-    JobSpec, NodeFacts, NodeName, SaveDelivery, SaveSeen, SaveTarget, Span, SubmitKey, TaskExit,
-    TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, ClusterId, Commit, DecisionSeq,
+    Gpu, GpuCount, Idle, JobId, JobSpec, NodeFacts, NodeName, SaveDelivery, SaveSeen, SaveTarget,
+    Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId, WriteClass,
 };
 
 /// An engine over the journal, at the later of its newest instant and `now`; a new store has the
@@ -83,6 +83,7 @@ pub fn report(complete: bool, tasks: Vec<(TaskId, TaskSeen)>) -> Event {
         tasks,
         saves: vec![],
         commits: vec![],
+        asks: vec![],
     }
 }
 
@@ -145,6 +146,31 @@ fn saved(of: TaskId, seen: TaskSeen, request: u64, step: Option<u64>) -> Event {
         tasks: vec![(of, seen)],
         saves: vec![(of, SaveSeen { request, delivery: SaveDelivery::Signalled { ranks: 8 } })],
         commits: step.map(|step| (of, commit(step))).into_iter().collect(),
+        asks: Vec::new(),
+    }
+}
+
+fn gate(request: GateRequest) -> Event {
+    Event::GateRequested { storage: "scratch".parse().expect("valid"), by: UserId(0), request }
+}
+
+fn cap(bytes: u64) -> GateRule {
+    GateRule { cap: Some(Bandwidth(bytes)), ..GateRule::default() }
+}
+
+/// A running task asks for a permit, or has written.
+fn asks(of: TaskId, done: bool) -> Event {
+    let (class, bytes) = (WriteClass::Periodic, Bytes(1 << 20));
+    let ask = Ask { number: 1, class, bytes, files: 1, patience: Some(Span::minutes(1)) };
+    let seen = AskSeen { ask, waited: Span(1), written: Bytes(0), done };
+    Event::NodeReported {
+        node: node(),
+        complete: false,
+        facts: None,
+        tasks: vec![(of, TaskSeen::Running)],
+        saves: vec![],
+        commits: vec![],
+        asks: vec![(of, seen)],
     }
 }
 
@@ -291,6 +317,12 @@ fn displacement() -> Vec<(u64, Event)> {
         (4000, submit_free(4)),
         (4001, one(free, prepared.clone())),
         (4002, one(free, TaskSeen::Running)),
+        (4002, gate(GateRequest::Set(cap(1 << 10)))),
+        (4002, asks(free, false)),
+        (4002, gate(GateRequest::Set(cap(1 << 30)))),
+        (4002, asks(free, true)),
+        (4002, gate(GateRequest::Pause { reason: "disks".into() })),
+        (4002, gate(GateRequest::Resume)),
         (4003, saved(free, TaskSeen::Running, 1, Some(1))),
         (5000, submit_large(5)),
         (5001, saved(free, TaskSeen::Running, 1, Some(2))),

@@ -80,7 +80,7 @@ fn the_history_of_these_tests_meets_nearly_every_kind_of_decision() {
 }
 
 /// Decisions that are journaled.
-const KINDS: [&str; 43] = [
+const KINDS: [&str; 49] = [
     "EpochBegan",
     "PolicySet",
     "NodeAdmitted",
@@ -104,6 +104,12 @@ const KINDS: [&str; 43] = [
     "SaveOrdered",
     "SaveWithdrawn",
     "SaveAdmitted",
+    "PermitGranted",
+    "WriteRated",
+    "WriteEnded",
+    "GateSet",
+    "GatePaused",
+    "GateResumed",
     "CheckpointCommitted",
     "CommitsClosed",
     "TaskPrepared",

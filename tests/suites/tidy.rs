@@ -296,6 +296,7 @@ fn readme_lists_every_variable_of_a_task() {
         checkpoint_dir: "/".to_owned(),
         log_cap: Bytes(1),
         save: None,
+        permit: None,
         pty: false,
     };
     let here = Path::new("/");

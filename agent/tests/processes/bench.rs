@@ -160,6 +160,7 @@ impl Bench {
             checkpoint_dir: self.dir.path().join("ckpt").display().to_string(),
             log_cap: Bytes(1 << 20),
             save: None,
+            permit: None,
             pty: false,
         }
     }

@@ -390,6 +390,20 @@ impl Tidegate for Scripted {
         self.refused()
     }
 
+    async fn list_gates(
+        &self,
+        _request: Request<v1::ListGatesRequest>,
+    ) -> Result<Response<v1::ListGatesReply>, Status> {
+        self.refused()
+    }
+
+    async fn change_gate(
+        &self,
+        _request: Request<v1::ChangeGateRequest>,
+    ) -> Result<Response<v1::ChangeReply>, Status> {
+        self.refused()
+    }
+
     async fn list_notices(
         &self,
         _request: Request<v1::ListNoticesRequest>,

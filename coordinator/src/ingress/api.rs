@@ -2,6 +2,7 @@
 
 mod accounts;
 mod explain;
+mod gates;
 mod notices;
 mod policy;
 mod warnings;
@@ -380,6 +381,21 @@ impl v1::tidegate_server::Tidegate for Api {
     ) -> Result<Response<v1::ChangeReply>, Status> {
         let by = caller(&request)?;
         self.policy_set(by, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_gates(
+        &self,
+        request: Request<v1::ListGatesRequest>,
+    ) -> Result<Response<v1::ListGatesReply>, Status> {
+        self.gates(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn change_gate(
+        &self,
+        request: Request<v1::ChangeGateRequest>,
+    ) -> Result<Response<v1::ChangeReply>, Status> {
+        let by = caller(&request)?;
+        self.changed_gate(by, request.into_inner()).await.map(Response::new)
     }
 
     async fn report(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use scheduler_core::Event;
-use tidegate_model::{ClusterId, Epoch, NodeName, Span, TaskId};
+use tidegate_model::{Bandwidth, ClusterId, Epoch, NodeName, Span, TaskId};
 use tidegate_proto::link::{Hello, NodeFacts, NodePlan, Report, TaskReport};
 use tidegate_proto::{required, v1};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -196,7 +196,7 @@ impl v1::agent_link_server::AgentLink for LinkService {
         {
             let mut readers = self.links.readers.lock().unwrap_or_else(PoisonError::into_inner);
             let reader = Reader {
-                asks,
+                asks: asks.clone(),
                 reads: Arc::clone(&reads),
                 terminals: hello.terminals,
                 version: hello.agent_version.clone(),
@@ -207,7 +207,8 @@ impl v1::agent_link_server::AgentLink for LinkService {
         self.engine.send(connected).map_err(|away| Status::unavailable(away.to_string()))?;
         let welcome = v1::Welcome { cluster: self.cluster.to_string(), epoch: self.epoch.0 };
         tracing::info!(%node, version = hello.agent_version, "agent connected");
-        let listening = Listening { engine: self.engine.clone(), session, node, reads };
+        let asks = asks.downgrade();
+        let listening = Listening { engine: self.engine.clone(), session, node, reads, asks };
         tokio::spawn(listening.run(incoming, complain));
         Ok(Response::new(outgoing(welcome, plans, requests, errors)))
     }
@@ -265,6 +266,8 @@ struct Listening {
     session: Session,
     node: NodeName,
     reads: LogReads,
+    /// What is said to the agent beside its plans, while it is the node's newest connection.
+    asks: mpsc::WeakSender<v1::to_agent::Message>,
 }
 
 impl Listening {
@@ -294,11 +297,16 @@ impl Listening {
                 let mut report =
                     Report::try_from(report).map_err(|error| status::malformed(&error))?;
                 let (whole, idle) = (report.complete, std::mem::take(&mut report.idle));
+                let (renew, writes) = (report.renew, std::mem::take(&mut report.writes));
                 let heard = match self.event(report) {
                     Some(event) => self.report(event),
                     None => self.engine.heard(self.session, &self.node),
                 };
                 let heard = heard.and_then(|()| self.idle(whole, idle));
+                let heard = heard.and_then(|()| self.writes(whole, writes));
+                if heard.is_ok() && renew > 0 {
+                    self.renewed(renew);
+                }
                 heard.map_err(|away| Status::unavailable(away.to_string()))
             }
             From::LogChunk(chunk) => {
@@ -311,6 +319,13 @@ impl Listening {
         }
     }
 
+    /// What is not taken now is lost: the agent asks again with its next heartbeat.
+    fn renewed(&self, renew: u64) {
+        if let Some(asks) = self.asks.upgrade() {
+            asks.try_send(v1::to_agent::Message::Renewed(renew)).ok();
+        }
+    }
+
     /// What is told of idle GPUs; a whole list that is empty says something too.
     fn idle(&self, whole: bool, tasks: BTreeMap<TaskId, Option<Span>>) -> Result<(), NotTaken> {
         if tasks.is_empty() && !whole {
@@ -320,6 +335,15 @@ impl Listening {
         self.engine.send(Message::Idle { session, node, whole, tasks })
     }
 
+    /// What tasks write; a whole list that is empty says something too.
+    fn writes(&self, whole: bool, tasks: BTreeMap<TaskId, Bandwidth>) -> Result<(), NotTaken> {
+        if tasks.is_empty() && !whole {
+            return Ok(());
+        }
+        let (session, node) = (self.session, self.node.clone());
+        self.engine.send(Message::Writes { session, node, whole, tasks })
+    }
+
     fn report(&self, event: Event) -> Result<(), NotTaken> {
         let (session, node) = (self.session, self.node.clone());
         self.engine.send(Message::Report { session, node, event })
@@ -327,7 +351,7 @@ impl Listening {
 
     /// What a report says; none if it is a heartbeat.
     fn event(&self, report: Report) -> Option<Event> {
-        let Report { complete, facts, tasks, applied: _, idle: _ } = report;
+        let Report { complete, facts, tasks, .. } = report;
         if !complete && facts.is_none() && tasks.is_empty() {
             return None;
         }
@@ -344,12 +368,14 @@ pub fn reported(
     reports: BTreeMap<TaskId, TaskReport>,
 ) -> Event {
     let (mut tasks, mut saves, mut commits) = (Vec::new(), Vec::new(), Vec::new());
-    for (task, TaskReport { seen, save, commit }) in reports {
+    let mut asks = Vec::new();
+    for (task, TaskReport { seen, save, commit, ask }) in reports {
         tasks.push((task, seen));
         saves.extend(save.map(|save| (task, save)));
         commits.extend(commit.map(|commit| (task, commit)));
+        asks.extend(ask.map(|ask| (task, ask)));
     }
-    Event::NodeReported { node, complete, facts, tasks, saves, commits }
+    Event::NodeReported { node, complete, facts, tasks, saves, commits, asks }
 }
 
 /// A read of a task's log.

@@ -1,6 +1,7 @@
 //! Views as messages.
 
 pub(super) mod accounts;
+pub(super) mod gates;
 pub(super) mod nodes;
 pub(super) mod report;
 

@@ -7,8 +7,10 @@ mod jobs;
 use std::sync::Arc;
 
 use prost::Message;
-use scheduler_core::{Accounts, Books, Drain, Node, PolicyEdit, Rate, Stamp};
-use tidegate_model::{DecisionSeq, Epoch, GpuUuid, NodeId, NodeName, TaskId, Timestamp, UserId};
+use scheduler_core::{Accounts, Books, Drain, Gate, Node, Pause, PolicyEdit, Rate, Stamp};
+use tidegate_model::{
+    DecisionSeq, Epoch, GpuUuid, NodeId, NodeName, StorageName, TaskId, Timestamp, UserId,
+};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, parsed, required};
 
@@ -26,6 +28,7 @@ pub fn encode(stamp: Stamp, books: &Books) -> Vec<u8> {
         policy: Some(translate::policy_message(&books.policy)),
         last_job: books.last_job,
         last_node: books.last_node,
+        gates: books.gates.iter().map(|(storage, gate)| gate_message(storage, gate)).collect(),
         removed: books.removed.iter().map(|(id, name)| removed_message(*id, name)).collect(),
         nodes: books.nodes.values().map(|node| node_message(node)).collect(),
         jobs: books.jobs.values().map(|job| jobs::message(job)).collect(),
@@ -72,6 +75,10 @@ fn books(snapshot: wire::Snapshot) -> Result<Books, String> {
         let (key, ask) = accounts::ask(message).map_err(told)?;
         books.asked.insert(key, ask);
     }
+    for message in snapshot.gates {
+        let (storage, gate) = gate(message).map_err(told)?;
+        books.gates.insert(storage, gate);
+    }
     for message in snapshot.removed {
         let id = parsed(&message.node, "RemovedNode.node").map_err(told)?;
         books.removed.insert(id, parsed(&message.name, "RemovedNode.name").map_err(told)?);
@@ -113,6 +120,28 @@ fn inherit(node: &mut Node, gpu: GpuUuid, heir: TaskId) -> Result<(), &'static s
     let other = node.held.insert(gpu.clone(), holder);
     node.heirs.insert(gpu, heir);
     if other == Some(heir) { Ok(()) } else { Err("an heir is a task of its node") }
+}
+
+fn gate_message(storage: &StorageName, gate: &Gate) -> wire::Gate {
+    wire::Gate {
+        storage: storage.to_string(),
+        rule: Some(translate::gate_rule_message(&gate.rule)),
+        paused: gate.paused.as_ref().map(|pause| wire::gate::Pause {
+            since_ms: pause.since.0,
+            by: pause.by.0,
+            reason: pause.reason.clone(),
+        }),
+    }
+}
+
+fn gate(message: wire::Gate) -> Result<(StorageName, Gate), WireError> {
+    let rule = translate::gate_rule(required(message.rule, "Gate.rule")?)?;
+    let paused = message.paused.map(|pause| Pause {
+        since: Timestamp(pause.since_ms),
+        by: UserId(pause.by),
+        reason: pause.reason,
+    });
+    Ok((parsed(&message.storage, "Gate.storage")?, Gate { rule, paused }))
 }
 
 fn removed_message(id: NodeId, name: &NodeName) -> wire::RemovedNode {

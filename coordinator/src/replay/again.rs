@@ -134,5 +134,6 @@ fn as_it_was(books: &Books, node: NodeId) -> Option<Event> {
         tasks: node.tasks.iter().filter_map(|id| Some((*id, seen(*id)?))).collect(),
         saves: Vec::new(),
         commits: Vec::new(),
+        asks: Vec::new(),
     })
 }

@@ -3,9 +3,10 @@
 
 use prost::Message;
 use scheduler_core::{
-    AccountId, AccountRequest, Books, Decision, Event, JobRequest, ParkReason, PolicyChange, ROOT,
+    AccountId, AccountRequest, Books, Decision, Event, GateRequest, JobRequest, ParkReason,
+    PolicyChange, ROOT,
 };
-use tidegate_model::{AccountPath, Commit, NodeName, SaveSeen, TaskSeen, UserId};
+use tidegate_model::{AccountPath, AskSeen, Commit, NodeName, SaveSeen, TaskSeen, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::journal::v1::event::Event as Kind;
 use tidegate_proto::{WireError, parsed, required};
@@ -67,6 +68,15 @@ pub(super) fn event(books: &Books, told: &Kind, then: &[Decision]) -> Result<Eve
             let asked = then.iter().find_map(job_request);
             asked.map_or(Event::DeadlineReached, |request| Event::JobRequested { job, by, request })
         }
+        Kind::GateRequested(m) => {
+            let (storage, by) = (parsed(&m.storage, "GateRequested.storage")?, UserId(m.by));
+            let asked = then.iter().find_map(gate_request);
+            asked.map_or(Event::DeadlineReached, |request| Event::GateRequested {
+                storage,
+                by,
+                request,
+            })
+        }
         Kind::PolicyChanged(m) => {
             let by = parts::author(m.by);
             let set = then.iter().find_map(|decision| {
@@ -96,6 +106,7 @@ fn report(
     let known = || books.node_named(&node).map(|node| node.facts.clone());
     let facts = news.or_else(|| told.complete.then(known).flatten());
     let (mut tasks, mut saves, mut commits) = (Vec::new(), Vec::new(), Vec::new());
+    let mut asks = Vec::new();
     for line in told.tasks.iter().cloned() {
         let task = parsed(&line.task, "TaskReport.task")?;
         if let Some(seen) = line.seen {
@@ -107,8 +118,11 @@ fn report(
         if let Some(commit) = line.commit {
             commits.push((task, Commit::try_from(commit)?));
         }
+        if let Some(ask) = line.ask {
+            asks.push((task, AskSeen::try_from(ask)?));
+        }
     }
-    Ok(Event::NodeReported { node, complete: told.complete, facts, tasks, saves, commits })
+    Ok(Event::NodeReported { node, complete: told.complete, facts, tasks, saves, commits, asks })
 }
 
 fn drain(node: NodeName, by: UserId, then: &[Decision]) -> Event {
@@ -131,6 +145,18 @@ fn job_request(decision: &Decision) -> Option<JobRequest> {
         Some(JobRequest::AllowElder)
     } else if matches!(decision, Decision::ReservationDropped { .. }) {
         Some(JobRequest::DropReservation)
+    } else {
+        None
+    }
+}
+
+fn gate_request(decision: &Decision) -> Option<GateRequest> {
+    if let Decision::GateSet { rule, .. } = decision {
+        Some(GateRequest::Set(rule.clone()))
+    } else if let Decision::GatePaused { reason, .. } = decision {
+        Some(GateRequest::Pause { reason: reason.clone() })
+    } else if matches!(decision, Decision::GateResumed { .. }) {
+        Some(GateRequest::Resume)
     } else {
         None
     }

@@ -23,6 +23,7 @@ pub(super) fn event(event: &Kind) -> String {
         Kind::NodeRemovalRequested(m) => format!("uid-{} removed {}", m.by, m.node),
         Kind::AccountRequested(m) => format!("uid-{} asked about accounts", m.by),
         Kind::JobRequested(m) => format!("uid-{} asked about {}", m.by, m.job),
+        Kind::GateRequested(m) => format!("uid-{} changed the gate of {}", m.by, m.storage),
         Kind::PolicyChanged(m) => match parts::author(m.by) {
             Author::Unknown => "the policy was set".to_owned(),
             by @ (Author::Configuration | Author::User(_)) => format!("{by} set the policy"),

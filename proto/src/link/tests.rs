@@ -1,5 +1,6 @@
 use tidegate_model::{
-    AttemptId, Idle, JobId, Save, SaveDelivery, SaveSignal, SaveTarget, TaskExit, TaskLayout,
+    Ask, AttemptId, Idle, JobId, Permit, Save, SaveDelivery, SaveSignal, SaveTarget, TaskExit,
+    TaskLayout, WriteClass,
 };
 
 use super::*;
@@ -33,8 +34,14 @@ fn launch() -> Launch {
             grace: Span::seconds(60),
             why: "a larger gang waits".into(),
         }),
+        permit: Some(granted()),
         pty: true,
     }
+}
+
+fn granted() -> Permit {
+    let (rate, after) = (Some(Bandwidth(10)), Some(Bandwidth(2)));
+    Permit::Granted { ask: 3, rate, length: Span::seconds(15), after }
 }
 
 fn plan() -> NodePlan {
@@ -58,15 +65,34 @@ fn a_plan_reads_back_what_it_wrote() {
 }
 
 #[test]
+fn every_answer_to_an_ask_reads_back_what_it_wrote() {
+    let unlimited = Permit::Granted { ask: 1, rate: None, length: Span(1), after: None };
+    let waits = Permit::Waits { ask: 2, position: 4, expected: Span::seconds(9) };
+    let denied = Permit::Denied { ask: 3, why: "no storage".into() };
+    for permit in [granted(), unlimited, waits, denied] {
+        assert_eq!(Permit::try_from(v1::Permit::from(permit.clone())), Ok(permit));
+    }
+}
+
+#[test]
 fn a_report_reads_back_what_it_wrote() {
     let ended = |exit| TaskSeen::Ended { exit, released: true, ran: Span(7), idle: None };
     let asked = |delivery| TaskReport {
         seen: TaskSeen::Running,
         save: Some(SaveSeen { request: DecisionSeq(4), delivery }),
         commit: None,
+        ask: None,
     };
     let commit =
         Commit { step: 7, path: "/c/7".into(), bytes: Bytes(8), request: Some(DecisionSeq(4)) };
+    let ask = Ask {
+        number: 3,
+        class: WriteClass::Periodic,
+        bytes: Bytes(100),
+        files: 8,
+        patience: Some(Span::minutes(5)),
+    };
+    let ask = AskSeen { ask, waited: Span(4), written: Bytes(50), done: true };
     let report = Report {
         complete: false,
         facts: None,
@@ -98,9 +124,12 @@ fn a_report_reads_back_what_it_wrote() {
             (task(8), asked(SaveDelivery::Signalled { ranks: 8 })),
             (task(9), asked(SaveDelivery::MaybeSent)),
             (task(10), asked(SaveDelivery::Unwilling)),
+            (task(12), TaskReport { ask: Some(ask), ..TaskSeen::Running.into() }),
         ]),
         applied: Some((Epoch(1), Generation(0))),
         idle: BTreeMap::from([(task(2), Some(Span(9))), (task(7), None)]),
+        renew: 5,
+        writes: BTreeMap::from([(task(2), Bandwidth(11))]),
     };
     assert_eq!(Report::try_from(v1::Report::from(report.clone())), Ok(report));
 }
@@ -121,6 +150,10 @@ fn run(wire: &mut v1::NodePlan) -> &mut v1::Run {
 
 fn save(wire: &mut v1::NodePlan) -> &mut v1::Save {
     run(wire).save.as_mut().unwrap()
+}
+
+fn permit(wire: &mut v1::NodePlan) -> &mut v1::Permit {
+    run(wire).permit.as_mut().unwrap()
 }
 
 #[test]
@@ -150,6 +183,8 @@ fn what_is_missing_or_unknown_is_refused_by_name() {
     );
     check_refused(|plan| save(plan).target = 0, "Save.target is missing");
     check_refused(|plan| save(plan).request = 0, "Save.request is missing");
+    check_refused(|plan| permit(plan).ask = 0, "Permit.ask is missing");
+    check_refused(|plan| permit(plan).answer = None, "Permit.answer is missing");
     check_refused(
         |plan| plan.tasks[1].task = "job-7.1.0".into(),
         "NodePlan.tasks: job-7.1.0 is named twice",

@@ -1,9 +1,10 @@
-//! What people ask about nodes.
+//! What people ask about nodes and write gates.
 
-use tidegate_model::{NodeId, NodeName, Span, TaskExit, TaskId, Timestamp, UserId};
+use tidegate_model::{NodeId, NodeName, Span, StorageName, TaskExit, TaskId, Timestamp, UserId};
 
 use crate::core::Turn;
 use crate::decision::{Decision, Refusal};
+use crate::event::GateRequest;
 use crate::evolve::Broken;
 use crate::observations::NodeState;
 
@@ -109,4 +110,55 @@ fn admins_node(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result<Optio
         turn.take(Decision::Refused(Refusal::NoSuchNode(node.clone())))?;
     }
     Ok(known)
+}
+
+/// Most storage targets with limits of their own: a cluster has a handful.
+const MAX_GATES: usize = 64;
+
+pub(super) fn about_gate(
+    turn: &mut Turn<'_>,
+    storage: &StorageName,
+    by: UserId,
+    request: &GateRequest,
+) -> Result<(), Broken> {
+    if !turn.books().policy.is_admin(by) {
+        return turn.take(Decision::Refused(Refusal::AdminOnly));
+    }
+    let gates = &turn.books().gates;
+    let known = gates.get(storage);
+    if known.is_none() && gates.len() >= MAX_GATES {
+        let why =
+            format!("{storage}: {MAX_GATES} storage targets have limits, the most there can be");
+        return turn.take(Decision::Refused(Refusal::CannotHold { why }));
+    }
+    let pause = known.and_then(|gate| gate.paused.as_ref());
+    let storage = storage.clone();
+    match request {
+        GateRequest::Set(rule) => match rule.check() {
+            Err(why) => turn.take(Decision::Refused(Refusal::CannotHold { why })),
+            Ok(()) if known.is_some_and(|gate| gate.rule == *rule) => Ok(()),
+            Ok(()) => turn.take(Decision::GateSet { storage, rule: rule.clone(), by }),
+        },
+        GateRequest::Pause { reason } if reason.trim().is_empty() => {
+            turn.take(Decision::Refused(Refusal::ReasonMissing))
+        }
+        // A person's pause is never overwritten: the first owner, reason and instant stand.
+        GateRequest::Pause { reason } => match pause {
+            Some(first) if (first.by, first.reason.as_str()) == (by, reason.trim()) => Ok(()),
+            Some(first) => {
+                let (by, reason) = (first.by, &first.reason);
+                let why = format!(
+                    "{storage} is paused already, by {by}: {reason}; another pause is accepted \
+                     after `tidegate gate resume {storage}`"
+                );
+                turn.take(Decision::Refused(Refusal::CannotHold { why }))
+            }
+            None => {
+                let reason = reason.trim().to_owned();
+                turn.take(Decision::GatePaused { storage, by, reason })
+            }
+        },
+        GateRequest::Resume if pause.is_none() => Ok(()),
+        GateRequest::Resume => turn.take(Decision::GateResumed { storage, by }),
+    }
 }

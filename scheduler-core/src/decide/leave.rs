@@ -1,18 +1,16 @@
-//! Who has to leave, and when it may save: drains, and the write gate in its simplest form, first
-//! come, a number of attempts at a time for each storage target.
+//! Who has to leave: drains, and requests whose cause is gone. When it may save is the gate's
+//! (`decide::gate`).
 
-use std::collections::BTreeMap;
-
-use tidegate_model::{AttemptId, NodeId, StorageName, Timestamp};
+use tidegate_model::{AttemptId, NodeId, Timestamp};
 
 use crate::books::{Attempt, Books, Job};
 use crate::decide::published;
 use crate::decide::spots::{Backlog, save_grace, start_limit, yields_at};
 use crate::decision::{Decision, SaveReason};
 
-/// The next request to leave, withdrawal or admission.
+/// The next request to leave, or withdrawal.
 pub(crate) fn next(books: &Books) -> Option<Decision> {
-    drained(books).or_else(|| withdrawn(books)).or_else(|| admitted(books))
+    drained(books).or_else(|| withdrawn(books))
 }
 
 /// On a node that takes no work, who is not protected is asked at once.
@@ -52,35 +50,6 @@ fn unsaid(books: &Books) -> impl Iterator<Item = (&Job, &Attempt)> {
         let (job, attempt) = books.with_job(*id)?;
         attempt.save?.admitted.is_none().then_some((job, attempt))
     })
-}
-
-/// The gate: so many attempts at a time for each target, small jobs' victims first, then first
-/// come.
-fn admitted(books: &Books) -> Option<Decision> {
-    let mut saving: BTreeMap<&StorageName, u32> = BTreeMap::new();
-    for (_, id) in &books.index.saving {
-        let (job, attempt) = books.with_job(*id)?;
-        let under_way = attempt.save?.admitted.is_some();
-        if let (Some(offer), true) = (&job.spec.checkpoint, under_way) {
-            let count = saving.entry(&offer.storage).or_default();
-            *count = count.saturating_add(1);
-        }
-    }
-    let width = books.policy.sharing.gate_width;
-    let waiting = unsaid(books).filter_map(|(job, attempt)| {
-        let offer = job.spec.checkpoint.as_ref()?;
-        let room = saving.get(&offer.storage).is_none_or(|count| *count < width);
-        let save = attempt.save?;
-        room.then_some((!for_small(books, save.why), save.decision, attempt.id))
-    });
-    waiting.min().map(|(_, _, attempt)| Decision::SaveAdmitted(attempt))
-}
-
-fn for_small(books: &Books, why: SaveReason) -> bool {
-    match why {
-        SaveReason::Displaced { by, .. } => books.attempt(by).is_some_and(|heir| heir.terms.small),
-        SaveReason::Drained { .. } => false,
-    }
 }
 
 /// Attempts that save, and when each one's grace is over.

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use tidegate_model::{JobId, Span, Timestamp};
 
 use crate::books::{Attempt, Books, Job, Reservation};
+use crate::decide::gate;
 use crate::decide::pass::{Bid, Pass};
-use crate::decide::spots::{Backlog, Spot, save_grace, start_limit, yields_at};
+use crate::decide::spots::{Backlog, Spot, gate_time, save_grace, start_limit, yields_at};
 use crate::decide::victims::expected_save;
 use crate::observations::Observations;
 
@@ -43,15 +44,30 @@ pub(crate) fn expected(
     spots: &[usize],
 ) -> Timestamp {
     let verify = pass.books.policy.sharing.verify_limit;
-    let chosen = spots.iter().filter_map(|index| pass.spots().get(*index));
-    let saves = chosen.filter_map(|spot| {
-        // Who leaves after an older reservation's turn has saved by then: it is in T.
-        let before = !spot.firm.is_empty();
-        let all = leavers(spot, bid.shape.per_node, from)
-            .filter(|(job, _)| job.id != bid.claimant.job.id);
-        all.map(|(job, _)| expected_save(job)).chain(before.then_some(Span::ZERO)).max()
-    });
-    saves.max().map_or(from, |save| from.plus(save).plus(verify))
+    let chosen = || spots.iter().filter_map(|index| pass.spots().get(*index));
+    let leaving = chosen().flat_map(|spot| leavers(spot, bid.shape.per_node, from));
+    let leaving = leaving.filter(|(job, _)| job.id != bid.claimant.job.id);
+    let save = expected_saves(pass.books, leaving);
+    // Who leaves after an older reservation's turn has saved by then: it is in T.
+    let before = chosen().any(|spot| !spot.firm.is_empty()).then_some(Span::ZERO);
+    save.or(before).map_or(from, |save| from.plus(save).plus(verify))
+}
+
+/// How long all of them take to save: those that write to a target with a cap one after the other.
+fn expected_saves<'books>(
+    books: &Books,
+    leaving: impl Iterator<Item = (&'books Job, &'books Attempt)>,
+) -> Option<Span> {
+    let all: BTreeMap<_, _> = leaving.map(|(job, attempt)| (attempt.id, (job, attempt))).collect();
+    let (mut alone, mut in_turn) = (None, BTreeMap::new());
+    for (job, attempt) in all.into_values() {
+        alone = alone.max(Some(expected_save(books, job)));
+        if let Some(write) = gate::expected_write(books, job, attempt) {
+            let sum: &mut Span = in_turn.entry(job.storage()).or_default();
+            *sum = Span(sum.0.saturating_add(write.0));
+        }
+    }
+    alone.max(in_turn.into_values().max())
 }
 
 impl Pass<'_> {
@@ -113,15 +129,14 @@ pub(crate) fn gone(
     let mut at = from;
     for (job, attempt) in leaving {
         let alike = leaving.iter().filter(|(other, _)| other.storage() == job.storage());
-        let graces = alike.map(|(other, attempt)| save_grace(books, other, attempt));
-        let (mut count, mut longest) = backlog.outlasting(books, job, from);
-        for grace in graces {
-            count = count.saturating_add(1);
-            longest = longest.max(grace);
+        let mut round = backlog.outlasting(books, job, from);
+        for (other, attempt) in alike {
+            let own = gate::own_bandwidth(books, other, attempt);
+            round.add(gate_time(books, other, attempt), own);
         }
-        let width = u64::from(books.policy.sharing.gate_width.max(1));
-        let rounds = count.saturating_sub(1) / width;
-        let admitted = from.plus(Span(longest.0.saturating_mul(rounds)));
+        let rounds =
+            round.count.saturating_sub(1) / gate::at_a_time(books, job.storage(), round.own);
+        let admitted = from.plus(Span(round.takes.0.saturating_mul(rounds)));
         at = at.max(left(books, admitted.plus(save_grace(books, job, attempt)), job));
     }
     at

@@ -9,8 +9,7 @@ use crate::event::Event;
 use crate::evolve::Broken;
 
 pub(super) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> {
-    let Event::NodeReported { node: name, complete: _, facts, tasks, saves: _, commits } = event
-    else {
+    let Event::NodeReported { node: name, facts, tasks, commits, .. } = event else {
         return Ok(());
     };
     let node = match (turn.books().node_named(name), facts) {

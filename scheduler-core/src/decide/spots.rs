@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_model::{
-    AttemptId, DecisionSeq, GpuCount, GpuUuid, JobId, NodeId, Span, StorageName, Timestamp,
+    AttemptId, Bandwidth, GpuCount, GpuUuid, JobId, NodeId, Span, StorageName, Timestamp,
 };
 
 use crate::books::{Attempt, Books, Job, Node, Place};
+use crate::decide::gate;
 use crate::decide::victims::expected_restore;
 use crate::decision::Standing;
 use crate::observations::Observations;
@@ -125,19 +126,32 @@ fn is_leaving(attempt: &Attempt) -> bool {
         || attempt.tasks.iter().all(|task| task.exit.is_some())
 }
 
-/// Who is asked to save and is not told to stop, by storage target, in the order of the requests.
+/// Somebody who is asked to save, or writes.
+#[derive(Debug, Clone, Copy)]
+struct Leaving {
+    job: JobId,
+    /// How long its place at the gate is taken, at the latest.
+    takes: Span,
+    own: Bandwidth,
+}
+
+/// Who is asked to save, or writes, by storage target.
 pub(crate) struct Backlog<'books> {
     now: Timestamp,
-    by_storage: BTreeMap<Option<&'books StorageName>, Vec<(DecisionSeq, JobId, Span)>>,
+    by_storage: BTreeMap<Option<&'books StorageName>, Vec<Leaving>>,
 }
 
 impl<'books> Backlog<'books> {
     pub(crate) fn of(books: &'books Books, now: Timestamp) -> Self {
         let mut by_storage: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (decision, id) in &books.index.saving {
-            if let Some((job, attempt)) = books.with_job(*id) {
-                let grace = save_grace(books, job, attempt);
-                by_storage.entry(job.storage()).or_default().push((*decision, job.id, grace));
+        let saving = books.index.saving.iter().map(|(_, id)| *id);
+        let writing = books.index.writing.iter().map(|(_, id)| *id);
+        for id in saving.chain(writing).collect::<BTreeSet<_>>() {
+            if let Some((job, attempt)) = books.with_job(id) {
+                let takes = gate_time(books, job, attempt);
+                let own = gate::own_bandwidth(books, job, attempt);
+                let one = Leaving { job: job.id, takes, own };
+                by_storage.entry(job.storage()).or_default().push(one);
             }
         }
         Self { now, by_storage }
@@ -150,39 +164,49 @@ impl<'books> Backlog<'books> {
         let grace = save_grace(books, job, attempt);
         let verify = books.policy.sharing.verify_limit;
         let since = match attempt.save {
-            Some(save) => {
-                save.admitted.unwrap_or_else(|| self.admitted_by(books, job, save.decision))
-            }
+            Some(save) => save.admitted.unwrap_or_else(|| self.admitted_by(books, job)),
             None => self.now,
         };
         let kill = job.spec.grace;
         since.plus(grace).plus(kill).plus(verify).max(self.now)
     }
 
-    /// When the write gate admits a request at the latest: after whole rounds of those before it.
-    fn admitted_by(&self, books: &Books, job: &Job, request: DecisionSeq) -> Timestamp {
+    /// When the write gate admits a request at the latest: after whole rounds of all the others.
+    fn admitted_by(&self, books: &Books, job: &Job) -> Timestamp {
         let all = self.by_storage.get(&job.storage()).map_or(&[][..], Vec::as_slice);
-        // Of one decision all are asked at once: the smaller ids first.
-        let until = all.partition_point(|(decision, _, _)| *decision <= request);
-        let before = all.iter().take(until).filter(|(_, other, _)| *other != job.id);
-        let width = u64::from(books.policy.sharing.gate_width.max(1));
-        let (mut count, mut longest) = (0_u64, Span::ZERO);
-        for (_, _, grace) in before {
-            count = count.saturating_add(1);
-            longest = longest.max(*grace);
-        }
-        self.now.plus(Span(longest.0.saturating_mul(count / width)))
+        let others = all.iter().filter(|one| one.job != job.id);
+        let mut round = Round::default();
+        others.for_each(|one| round.add(one.takes, one.own));
+        let width = gate::at_a_time(books, job.storage(), round.own);
+        self.now.plus(Span(round.takes.0.saturating_mul(round.count / width)))
     }
 
     /// Requests to the job's storage target that the gate may still have before one made at `from`:
-    /// how many, and the longest grace of them.
-    pub(crate) fn outlasting(&self, books: &Books, job: &Job, from: Timestamp) -> (u64, Span) {
+    /// none if all of them are through by then.
+    pub(crate) fn outlasting(&self, books: &Books, job: &Job, from: Timestamp) -> Round {
         let all = self.by_storage.get(&job.storage()).map_or(&[][..], Vec::as_slice);
-        let width = u64::from(books.policy.sharing.gate_width.max(1));
-        let count = u64::try_from(all.len()).unwrap_or(u64::MAX);
-        let longest = all.iter().map(|(_, _, grace)| *grace).max().unwrap_or_default();
-        let rounds = Span(longest.0.saturating_mul(count.div_ceil(width)));
-        if self.now.plus(rounds) > from { (count, longest) } else { (0, Span::ZERO) }
+        let mut round = Round::default();
+        all.iter().for_each(|one| round.add(one.takes, one.own));
+        let width = gate::at_a_time(books, job.storage(), round.own);
+        let rounds = Span(round.takes.0.saturating_mul(round.count.div_ceil(width)));
+        if self.now.plus(rounds) > from { round } else { Round::default() }
+    }
+}
+
+/// Those that go through a gate in rounds: how many, the longest that any of them takes, and the most
+/// that any of them writes in a second.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Round {
+    pub(crate) count: u64,
+    pub(crate) takes: Span,
+    pub(crate) own: Bandwidth,
+}
+
+impl Round {
+    pub(crate) fn add(&mut self, takes: Span, own: Bandwidth) {
+        self.count = self.count.saturating_add(1);
+        self.takes = self.takes.max(takes);
+        self.own = self.own.max(own);
     }
 }
 
@@ -201,6 +225,13 @@ pub(crate) fn save_grace(books: &Books, job: &Job, attempt: &Attempt) -> Span {
         Some(offer) if attempt.was_protected() => offer.grace,
         Some(offer) => offer.grace.min(free_grace),
     }
+}
+
+/// How long a saving attempt's place at its gate is taken at the latest: its grace, the time between
+/// TERM and KILL, and the time to verify that nothing of it writes any more.
+pub(crate) fn gate_time(books: &Books, job: &Job, attempt: &Attempt) -> Span {
+    let around = job.spec.grace.0.saturating_add(books.policy.sharing.verify_limit.0);
+    Span(save_grace(books, job, attempt).0.saturating_add(around))
 }
 
 impl<'books> Spot<'books> {

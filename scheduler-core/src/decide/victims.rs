@@ -16,6 +16,7 @@ use self::choose::{Chosen, best_of_all, costliest_spared, fitting, greedy, sum};
 
 use crate::books::{Attempt, Books, Job};
 use crate::decide::gang::Shape;
+use crate::decide::gate;
 use crate::decide::money::{Claimant, Money};
 use crate::decide::spots::{Occupant, Spot};
 use crate::decision::{Grounds, Right, SaveReason, Standing};
@@ -118,7 +119,7 @@ impl Search<'_, '_> {
             !self.seen.is_idle(attempt.id, now),
             displaced_lately(books, job, now),
         );
-        Some(Candidate { grounds: grounds?, class, cost: cost(job, attempt, now) })
+        Some(Candidate { grounds: grounds?, class, cost: cost(books, job, attempt, now) })
     }
 
     /// The cheapest nodes of `among`: taken greedily by the whole cost of their victims, by each
@@ -178,22 +179,23 @@ impl Search<'_, '_> {
 }
 
 /// GPUs times (time since the last commit + expected save and restore).
-pub(crate) fn cost(job: &Job, attempt: &Attempt, now: Timestamp) -> u128 {
+pub(crate) fn cost(books: &Books, job: &Job, attempt: &Attempt, now: Timestamp) -> u128 {
     let since = attempt.committed.or(attempt.running).unwrap_or(now);
-    let around = expected_save(job).0.saturating_add(expected_restore(job).0);
+    let around = expected_save(books, job).0.saturating_add(expected_restore(job).0);
     let span = Span(now.since(since).0.saturating_add(around));
     attempt.gpus().held_for(span).0
 }
 
-/// How long the job took to save the last time it did.
-pub(crate) fn expected_save(job: &Job) -> Span {
+/// How long the job took to save the last time it did; else what its bytes take at its gate.
+pub(crate) fn expected_save(books: &Books, job: &Job) -> Span {
     let saved = job.attempts.iter().rev().find_map(|attempt| {
         let admitted = attempt.save?.admitted?;
         let (ended, _) = attempt.ended?;
         attempt.committed.filter(|at| *at >= admitted)?;
         Some(ended.since(admitted))
     });
-    saved.unwrap_or(EXPECTED_SAVE)
+    let at_gate = || gate::expected_write(books, job, job.active_attempt()?);
+    saved.or_else(at_gate).unwrap_or(EXPECTED_SAVE)
 }
 
 /// How long the job took to start the last time it did.

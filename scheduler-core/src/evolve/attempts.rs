@@ -97,12 +97,6 @@ impl Books {
                 entry.save = None;
                 Ok(())
             }),
-            Decision::SaveAdmitted(attempt) => self.change_attempt(*attempt, |entry| {
-                let save = entry.save.as_mut().ok_or("only who is to save is admitted")?;
-                ensure(save.admitted.is_none(), "a request is admitted once")?;
-                save.admitted = Some(stamp.at);
-                Ok(())
-            }),
             Decision::CheckpointCommitted { attempt, commit } => {
                 self.commit(stamp.at, *attempt, commit)
             }
@@ -110,7 +104,7 @@ impl Books {
                 entry.commits_closed = true;
                 Ok(())
             }),
-            _ => Err("not about an attempt"),
+            _ => self.evolve_write(stamp, decision),
         }
     }
 
@@ -243,6 +237,7 @@ impl Attempt {
             save: None,
             committed: None,
             commits_closed: false,
+            writing: None,
             tasks: places.iter().cloned().map(Task::planned).collect(),
         }
     }
@@ -291,6 +286,7 @@ impl Attempt {
         ensure(released <= at, "what is released was released before")?;
         self.ended = Some((at, outcome));
         self.promised_until = None;
+        self.writing = None;
         self.close(released);
         self.excused.extend(excused);
         Ok(())

@@ -138,6 +138,7 @@ impl Lab {
             tasks: vec![],
             saves: vec![],
             commits: vec![],
+            asks: vec![],
         });
     }
 
@@ -236,6 +237,7 @@ impl Lab {
             tasks: vec![],
             saves: vec![],
             commits: vec![(task, commit)],
+            asks: vec![],
         });
     }
 
@@ -292,6 +294,7 @@ impl Lab {
             tasks,
             saves: vec![],
             commits: vec![],
+            asks: vec![],
         });
     }
 

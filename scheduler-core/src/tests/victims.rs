@@ -53,7 +53,7 @@ fn price(books: &Books, lab: &Lab, victims: &BTreeSet<AttemptId>) -> Price {
         let (job, attempt) = (&books.jobs[&id.job], books.attempt(*id).unwrap());
         let class = (attempt.standing == Standing::Funded, displaced_lately(books, job, lab.now()));
         price.0 = class.max(price.0);
-        price.1 += cost(job, attempt, lab.now());
+        price.1 += cost(books, job, attempt, lab.now());
     }
     price
 }

@@ -89,7 +89,7 @@ impl Words {
                 let why = self.save_reason(books, *why);
                 format!("{name} is asked to save: {why}")
             }
-            Decision::SaveAdmitted(_) => {
+            Decision::SaveAdmitted { .. } => {
                 let asked = books.attempt(id).and_then(|attempt| attempt.save);
                 if asked.is_some_and(|save| save.at == at) {
                     return;

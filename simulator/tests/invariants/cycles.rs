@@ -116,7 +116,13 @@ fn changes_claims(decision: &Decision) -> bool {
             | Decision::AttemptGranted(_)
             | Decision::CommitsClosed(_)
             | Decision::CheckpointCommitted { .. }
-            | Decision::SaveAdmitted(_)
+            | Decision::SaveAdmitted { .. }
+            | Decision::PermitGranted { .. }
+            | Decision::WriteRated { .. }
+            | Decision::WriteEnded(_)
+            | Decision::GateSet { .. }
+            | Decision::GatePaused { .. }
+            | Decision::GateResumed { .. }
             | Decision::JobAccepted { .. }
             | Decision::JobForgotten(_)
             | Decision::LimitCrossed { .. }

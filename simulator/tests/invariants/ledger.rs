@@ -196,7 +196,7 @@ impl Ledger {
             Decision::SaveOrdered { why, .. } => {
                 self.displaced += u32::from(matches!(why, SaveReason::Displaced { .. }));
             }
-            Decision::SaveAdmitted(id) => self.run(*id).admitted = Some(at),
+            Decision::SaveAdmitted { attempt: id, .. } => self.run(*id).admitted = Some(at),
             Decision::CheckpointCommitted { attempt, .. } => {
                 self.run(*attempt).committed = Some(at);
             }

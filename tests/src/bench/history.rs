@@ -229,7 +229,15 @@ fn reported(
     facts: Option<NodeFacts>,
     tasks: Vec<(TaskId, TaskSeen)>,
 ) -> Event {
-    Event::NodeReported { node, complete, facts, tasks, saves: Vec::new(), commits: Vec::new() }
+    Event::NodeReported {
+        node,
+        complete,
+        facts,
+        tasks,
+        saves: Vec::new(),
+        commits: Vec::new(),
+        asks: Vec::new(),
+    }
 }
 
 /// A journal that hands its records on and keeps nothing.

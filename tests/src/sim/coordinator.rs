@@ -342,7 +342,7 @@ impl World {
             return;
         }
         let now = self.at();
-        let Report { complete, facts, tasks, applied: _, idle: _ } = report;
+        let Report { complete, facts, tasks, .. } = report;
         let engine = self.coordinator.engine.as_mut();
         let returned = engine.is_some_and(|engine| {
             let silent = engine.is_silent(&name);

@@ -165,7 +165,7 @@ impl Seen {
                 self.meet("CheckpointCommitted");
             }
             Decision::SaveWithdrawn(_) => self.meet("SaveWithdrawn"),
-            Decision::SaveAdmitted(_) => self.meet("SaveAdmitted"),
+            Decision::SaveAdmitted { .. } => self.meet("SaveAdmitted"),
             Decision::CommitsClosed(_) => self.meet("CommitsClosed"),
             Decision::StandingChanged { to, .. } => self.meet(match to {
                 Standing::Protected => "StandingChanged to Protected",

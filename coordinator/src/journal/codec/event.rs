@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use scheduler_core::Event;
-use tidegate_model::{Commit, NodeName, SaveSeen, TaskId, TaskSeen};
+use tidegate_model::{AskSeen, Commit, NodeName, SaveSeen, TaskId, TaskSeen};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::journal::v1::event::{self, Event as Kind};
 use tidegate_proto::v1;
@@ -19,8 +19,8 @@ pub(super) fn message(event: &Event) -> wire::Event {
         Event::CancelRequested { job, by } => {
             Kind::CancelRequested(event::CancelRequested { job: job.to_string(), by: by.0 })
         }
-        Event::NodeReported { node, complete, facts: _, tasks, saves, commits } => {
-            let tasks = reports(tasks, saves, commits);
+        Event::NodeReported { node, complete, facts: _, tasks, saves, commits, asks } => {
+            let tasks = reports(tasks, saves, commits, asks);
             let (node, complete) = (node.to_string(), *complete);
             Kind::NodeReported(event::NodeReported { node, complete, tasks })
         }
@@ -40,6 +40,9 @@ pub(super) fn message(event: &Event) -> wire::Event {
         Event::JobRequested { job, by, request: _ } => {
             Kind::JobRequested(event::JobRequested { job: job.to_string(), by: by.0 })
         }
+        Event::GateRequested { storage, by, request: _ } => {
+            Kind::GateRequested(event::GateRequested { storage: storage.to_string(), by: by.0 })
+        }
         Event::PolicyChanged(change) => {
             Kind::PolicyChanged(event::PolicyChanged { by: parts::author_message(change.by) })
         }
@@ -57,6 +60,7 @@ fn reports(
     tasks: &[(TaskId, TaskSeen)],
     saves: &[(TaskId, SaveSeen)],
     commits: &[(TaskId, Commit)],
+    asks: &[(TaskId, AskSeen)],
 ) -> Vec<v1::TaskReport> {
     let mut reports: BTreeMap<TaskId, v1::TaskReport> = BTreeMap::new();
     let mut report = |task: TaskId, note: &mut dyn FnMut(&mut v1::TaskReport)| {
@@ -73,6 +77,9 @@ fn reports(
     }
     for (task, commit) in commits {
         report(*task, &mut |line| line.commit = Some(commit.clone().into()));
+    }
+    for (task, ask) in asks {
+        report(*task, &mut |line| line.ask = Some((*ask).into()));
     }
     reports.into_values().collect()
 }

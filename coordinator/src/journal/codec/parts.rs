@@ -1,11 +1,12 @@
 //! The parts that records and snapshots share.
 
 use scheduler_core::{
-    Author, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Place, Right,
-    SaveReason, StopReason, Terms, Weight,
+    Author, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, PermitOf, Place,
+    Right, SaveReason, StopReason, Terms, Weight,
 };
 use tidegate_model::{GpuCount, NodeId, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
+use tidegate_proto::permit::{class, class_message};
 use tidegate_proto::{WireError, amount_bytes, parsed, required};
 
 use crate::translate::{money, standing, standing_message};
@@ -20,6 +21,23 @@ pub(in crate::journal) fn place(message: &wire::Place) -> Result<Place, WireErro
     let gpus =
         message.gpus.iter().map(|gpu| parsed(gpu, "Place.gpus")).collect::<Result<_, _>>()?;
     Ok(Place { node, gpus })
+}
+
+pub(in crate::journal) fn permit_message(permit: PermitOf) -> wire::PermitOf {
+    wire::PermitOf {
+        task: permit.task.to_string(),
+        ask: permit.ask,
+        class: class_message(permit.class).into(),
+    }
+}
+
+pub(in crate::journal) fn permit(message: Option<wire::PermitOf>) -> Result<PermitOf, WireError> {
+    let message = required(message, "PermitOf")?;
+    Ok(PermitOf {
+        task: parsed(&message.task, "PermitOf.task")?,
+        ask: message.ask,
+        class: class(message.class, "PermitOf.class")?,
+    })
 }
 
 pub(in crate::journal) fn terms_message(terms: Terms) -> wire::Terms {

@@ -1,7 +1,7 @@
 //! Decisions from messages.
 
 use scheduler_core::{AccountId, Decision};
-use tidegate_model::{Epoch, JobId, Span, Timestamp, UserId};
+use tidegate_model::{Bandwidth, Bytes, Epoch, JobId, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1::decision::Decision as Kind;
 use tidegate_proto::{WireError, narrowed, optional, parsed, required};
 
@@ -106,9 +106,37 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
         Kind::SaveWithdrawn(m) => {
             Decision::SaveWithdrawn(parsed(&m.attempt, "SaveWithdrawn.attempt")?)
         }
-        Kind::SaveAdmitted(m) => {
-            Decision::SaveAdmitted(parsed(&m.attempt, "SaveAdmitted.attempt")?)
-        }
+        Kind::SaveAdmitted(m) => Decision::SaveAdmitted {
+            attempt: parsed(&m.attempt, "SaveAdmitted.attempt")?,
+            bytes: Bytes(m.bytes),
+            rate: m.bytes_per_s.map(Bandwidth),
+        },
+        Kind::PermitGranted(m) => Decision::PermitGranted {
+            permit: parts::permit(m.permit)?,
+            bytes: Bytes(m.bytes),
+            rate: m.bytes_per_s.map(Bandwidth),
+            pooled: m.pooled,
+        },
+        Kind::WriteRated(m) => Decision::WriteRated {
+            attempt: parsed(&m.attempt, "WriteRated.attempt")?,
+            rate: Bandwidth(m.bytes_per_s),
+            pooled: m.pooled,
+        },
+        Kind::WriteEnded(m) => Decision::WriteEnded(parsed(&m.attempt, "WriteEnded.attempt")?),
+        Kind::GateSet(m) => Decision::GateSet {
+            storage: parsed(&m.storage, "GateSet.storage")?,
+            rule: translate::gate_rule(required(m.rule, "GateSet.rule")?)?,
+            by: UserId(m.by),
+        },
+        Kind::GatePaused(m) => Decision::GatePaused {
+            storage: parsed(&m.storage, "GatePaused.storage")?,
+            by: UserId(m.by),
+            reason: m.reason,
+        },
+        Kind::GateResumed(m) => Decision::GateResumed {
+            storage: parsed(&m.storage, "GateResumed.storage")?,
+            by: UserId(m.by),
+        },
         Kind::CheckpointCommitted(m) => Decision::CheckpointCommitted {
             attempt: parsed(&m.attempt, "CheckpointCommitted.attempt")?,
             commit: Box::new(required(m.commit, "CheckpointCommitted.commit")?.try_into()?),

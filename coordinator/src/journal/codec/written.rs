@@ -135,8 +135,41 @@ fn kind(decision: &Decision) -> Option<Kind> {
         Decision::SaveWithdrawn(attempt) => {
             Kind::SaveWithdrawn(message::SaveWithdrawn { attempt: attempt.to_string() })
         }
-        Decision::SaveAdmitted(attempt) => {
-            Kind::SaveAdmitted(message::SaveAdmitted { attempt: attempt.to_string() })
+        Decision::SaveAdmitted { attempt, bytes, rate } => {
+            Kind::SaveAdmitted(message::SaveAdmitted {
+                attempt: attempt.to_string(),
+                bytes: bytes.0,
+                bytes_per_s: rate.map(|rate| rate.0),
+            })
+        }
+        Decision::PermitGranted { permit, bytes, rate, pooled } => {
+            Kind::PermitGranted(message::PermitGranted {
+                permit: Some(parts::permit_message(*permit)),
+                bytes: bytes.0,
+                bytes_per_s: rate.map(|rate| rate.0),
+                pooled: *pooled,
+            })
+        }
+        Decision::WriteRated { attempt, rate, pooled } => Kind::WriteRated(message::WriteRated {
+            attempt: attempt.to_string(),
+            bytes_per_s: rate.0,
+            pooled: *pooled,
+        }),
+        Decision::WriteEnded(attempt) => {
+            Kind::WriteEnded(message::WriteEnded { attempt: attempt.to_string() })
+        }
+        Decision::GateSet { storage, rule, by } => Kind::GateSet(message::GateSet {
+            storage: storage.to_string(),
+            rule: Some(translate::gate_rule_message(rule)),
+            by: by.0,
+        }),
+        Decision::GatePaused { storage, by, reason } => Kind::GatePaused(message::GatePaused {
+            storage: storage.to_string(),
+            by: by.0,
+            reason: reason.clone(),
+        }),
+        Decision::GateResumed { storage, by } => {
+            Kind::GateResumed(message::GateResumed { storage: storage.to_string(), by: by.0 })
         }
         Decision::CheckpointCommitted { attempt, commit } => {
             let (attempt, commit) = (attempt.to_string(), Some((**commit).clone().into()));

@@ -2,9 +2,9 @@
 
 use scheduler_core::{
     AccountId, Attempt, Committed, Held, Job, JobState, Reservation, SaveOrder, Standing,
-    StopOrder, Task,
+    StopOrder, Task, Writing,
 };
-use tidegate_model::{AttemptId, Bytes, DecisionSeq, Span, Timestamp, UserId};
+use tidegate_model::{AttemptId, Bandwidth, Bytes, DecisionSeq, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, amount_bytes, narrowed, parsed, required};
 
@@ -154,7 +154,29 @@ fn attempt_message(attempt: &Attempt) -> wire::Attempt {
         save,
         committed_ms: attempt.committed.map(|at| at.0),
         commits_closed: attempt.commits_closed,
+        writing: attempt.writing.map(writing_message),
     }
+}
+
+fn writing_message(writing: Writing) -> wire::Writing {
+    wire::Writing {
+        since_ms: writing.since.0,
+        bytes: writing.bytes.0,
+        bytes_per_s: writing.rate.map(|rate| rate.0),
+        pooled: writing.pooled,
+        permit: writing.permit.map(parts::permit_message),
+    }
+}
+
+fn writing(message: wire::Writing) -> Result<Writing, WireError> {
+    let permit = message.permit.map(|permit| parts::permit(Some(permit)));
+    Ok(Writing {
+        since: Timestamp(message.since_ms),
+        bytes: Bytes(message.bytes),
+        rate: message.bytes_per_s.map(Bandwidth),
+        pooled: message.pooled,
+        permit: permit.transpose()?,
+    })
 }
 
 fn attempt(message: wire::Attempt) -> Result<Attempt, WireError> {
@@ -186,6 +208,7 @@ fn attempt(message: wire::Attempt) -> Result<Attempt, WireError> {
         save: message.save.map(save).transpose()?,
         committed: message.committed_ms.map(Timestamp),
         commits_closed: message.commits_closed,
+        writing: message.writing.map(writing).transpose()?,
         tasks: message.tasks.into_iter().map(task).collect::<Result<_, _>>()?,
     })
 }

@@ -79,8 +79,9 @@ impl<'books> Pass<'books> {
             let known = usize::try_from(account.0).ok().and_then(|slot| by_account.get_mut(slot));
             known.map_or_else(ratio, |known| *known.get_or_insert_with(ratio))
         };
-        let around =
-            |older: &Job| Span(expected_save(older).0.saturating_add(expected_restore(older).0));
+        let around = |older: &Job| {
+            Span(expected_save(self.books, older).0.saturating_add(expected_restore(older).0))
+        };
         let mut instant = |spot: &Spot<'books>| {
             let own = spot.instant(one.shape.per_node, self.now, elder_at, &mut entitled)?;
             let older = spot.older_end(self.books, one.claimant.job.id, around);

@@ -286,5 +286,6 @@ fn said(node: u32, facts: Option<NodeFacts>, what: Said) -> Event {
         tasks: what.seen.into_iter().collect(),
         saves: vec![],
         commits: what.commit.into_iter().collect(),
+        asks: Vec::new(),
     }
 }

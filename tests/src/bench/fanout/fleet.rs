@@ -148,7 +148,7 @@ impl Agent {
                     let message = message?.and_then(|message| message.message);
                     let answer = match message.context("the coordinator closed the link")? {
                         To::Plan(plan) => self.obey(plan, at)?,
-                        To::Welcome(_) | To::ReadLog(_) | To::OpenTerminal(_) => None,
+                        To::Welcome(_) | To::ReadLog(_) | To::OpenTerminal(_) | To::Renewed(_) => None,
                     };
                     if let Some(report) = answer {
                         say(&outgoing, From::Report(report)).await?;
@@ -176,7 +176,7 @@ impl Agent {
                 let waits = matches!(state, State::Prepared(_));
                 let seen = Some(v1::TaskSeen { state: Some(state) });
                 let told = if waits { &mut self.kept_back } else { &mut tasks };
-                told.push(v1::TaskReport { task, seen, save: None, commit: None });
+                told.push(v1::TaskReport { task, seen, ..v1::TaskReport::default() });
             }
         }
         let (applied_epoch, applied_generation) = (plan.epoch, plan.generation);

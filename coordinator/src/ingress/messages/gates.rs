@@ -1,0 +1,61 @@
+//! Write gates as messages.
+
+use scheduler_core::{GateStatus, Pause, WaiterStatus, WriterStatus, Writing};
+use tidegate_model::Timestamp;
+use tidegate_proto::permit::class_message;
+use tidegate_proto::v1;
+
+use crate::translate::gate_rule_message;
+
+pub(in crate::ingress) fn gate(status: GateStatus) -> v1::GateView {
+    v1::GateView {
+        storage: status.storage.to_string(),
+        rule: Some(gate_rule_message(&status.gate.rule)),
+        paused: status.gate.paused.map(pause),
+        cap_bytes_per_s: status.cap.map(|cap| cap.0),
+        pool_bytes_per_s: status.pool.0,
+        admitted_bytes_per_s: status.admitted.0,
+        measured_bytes_per_s: status.measured.map(|rate| rate.0),
+        writers: status.writers.iter().map(writer).collect(),
+        queue: status.queue.iter().map(waiter).collect(),
+    }
+}
+
+fn pause(pause: Pause) -> v1::GatePause {
+    v1::GatePause { since_ms: pause.since.0, by: pause.by.0, reason: pause.reason }
+}
+
+fn writer(status: &WriterStatus) -> v1::GateWriter {
+    v1::GateWriter {
+        attempt: status.attempt.to_string(),
+        user: status.user.0,
+        gpus: status.gpus.0,
+        turn: status.turn.map(|(writing, until)| turn(writing, until)),
+        measured_bytes_per_s: status.measured.map(|rate| rate.0),
+    }
+}
+
+fn turn(writing: Writing, until: Timestamp) -> v1::GateTurn {
+    v1::GateTurn {
+        since_ms: writing.since.0,
+        bytes: writing.bytes.0,
+        bytes_per_s: writing.rate.map(|rate| rate.0),
+        pooled: writing.pooled,
+        until_ms: until.0,
+        class: writing.permit.map_or(0, |permit| class_message(permit.class).into()),
+    }
+}
+
+fn waiter(status: &WaiterStatus) -> v1::GateWaiter {
+    v1::GateWaiter {
+        attempt: status.attempt.to_string(),
+        user: status.user.0,
+        gpus: status.gpus.0,
+        bytes: status.bytes.0,
+        since_ms: status.since.0,
+        from_ms: status.slot.map(|(from, _)| from.0),
+        until_ms: status.slot.map(|(_, until)| until.0),
+        class: status.class.map_or(0, |class| class_message(class).into()),
+        waited_for_by: status.heir.map(|heir| heir.to_string()).unwrap_or_default(),
+    }
+}

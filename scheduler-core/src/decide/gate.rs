@@ -1,0 +1,262 @@
+//! The write gate: who may save, write or go on, from the books and from what nodes say.
+//!
+//! The arithmetic is [`crate::gate`]'s; here is who wants what (`target`), whose turn is over, and
+//! what is told to those that wait.
+
+mod target;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_model::{
+    Ask, AskSeen, AttemptId, Bandwidth, NodeId, Permit, Span, StorageName, TaskId, Timestamp,
+    WriteClass,
+};
+
+use self::target::{POOL_PART, Target, said_rate};
+use crate::books::{Attempt, Books, Job, PermitOf, Writing};
+use crate::decision::Decision;
+use crate::gate::{Slot, Step, Want, drift, length, order, schedule, step};
+use crate::observations::{NodeState, Noted, Observations, Told};
+
+pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth};
+
+/// How long anybody waits before the pool is there for it (3-checkpoint, "Write gate").
+pub(crate) const MAX_WAIT: Span = Span::minutes(10);
+
+/// The next change at any gate.
+pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
+    let nobody = books.index.writing.is_empty();
+    if nobody && books.index.saving.is_empty() && seen.asks().next().is_none() {
+        return None;
+    }
+    over(books, seen)
+        .or_else(|| lapsed(books, seen, now))
+        .or_else(|| taken_up(books, seen))
+        .or_else(|| targets(books, seen).into_iter().find_map(|one| stepped(books, seen, now, one)))
+}
+
+/// Storage targets that somebody writes to or wants to.
+pub(crate) fn targets<'books>(
+    books: &'books Books,
+    seen: &Observations,
+) -> BTreeSet<&'books StorageName> {
+    let saving = books.index.saving.iter().map(|(_, id)| *id);
+    let writing = books.index.writing.iter().map(|(_, id)| *id);
+    let asking = seen.asks().map(|(task, _)| task.attempt);
+    let all = saving.chain(writing).chain(asking);
+    all.filter_map(|id| books.jobs.get(&id.job)?.storage()).collect()
+}
+
+/// Who writes, with what.
+pub(crate) fn writing(books: &Books) -> impl Iterator<Item = (&Job, &Attempt, Writing)> {
+    books.index.writing.iter().filter_map(|(_, id)| {
+        let (job, attempt) = books.with_job(*id)?;
+        Some((job, attempt, attempt.writing?))
+    })
+}
+
+/// Whose writing is over: by what its node says of the ask, or by the commit of who never asked.
+fn over(books: &Books, seen: &Observations) -> Option<Decision> {
+    writing(books).find_map(|(_, attempt, writing)| {
+        let is_over = match writing.permit {
+            Some(PermitOf { task, ask, .. }) => match seen.ask_of(task) {
+                Some(noted) => noted.seen.ask.number > ask || noted.seen.done,
+                // Its agent has reported all it knows, and knows of no ask.
+                None => books.task(task).is_none_or(|of| seen.node(of.place.node).is_some()),
+            },
+            None => attempt.committed.is_some_and(|at| at >= writing.since),
+        };
+        is_over.then_some(Decision::WriteEnded(attempt.id))
+    })
+}
+
+/// When the word of the nodes that a writing depends on holds no longer.
+fn lapses(books: &Books, seen: &Observations, attempt: &Attempt, of: Writing) -> Option<Timestamp> {
+    let rate = of.rate?;
+    let length = length(of.bytes, rate);
+    let heard = nodes_of(books, attempt, of).map(|node| seen.last_word(node)).min()?;
+    Some(heard.max(of.since).plus(length).plus(drift(length)))
+}
+
+/// The node whose agent holds the permit; of who never asked all of its nodes.
+fn nodes_of(books: &Books, attempt: &Attempt, of: Writing) -> impl Iterator<Item = NodeId> {
+    let asks = of.permit.and_then(|permit| books.task(permit.task));
+    let asks: Vec<NodeId> = match asks {
+        Some(task) => vec![task.place.node],
+        None => attempt.tasks.iter().map(|task| task.place.node).collect(),
+    };
+    asks.into_iter()
+}
+
+/// A silent node uses what it may use on its own from the end of its permit on, out of the pool.
+fn lapsed(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
+    writing(books).find_map(|(job, attempt, of)| {
+        let silent = nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
+        let due = !of.pooled && lapses(books, seen, attempt, of).is_some_and(|at| at <= now);
+        if !silent || !due {
+            return None;
+        }
+        let rate = of.rate?.min(safe_rate(books, job, attempt)?);
+        Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true })
+    })
+}
+
+fn is_silent(books: &Books, seen: &Observations, node: NodeId, now: Timestamp) -> bool {
+    books.nodes.get(&node).is_some_and(|node| {
+        let state = seen.state(node, books.policy.silent_after, now);
+        matches!(state, NodeState::Unreachable | NodeState::Unconfirmed)
+    })
+}
+
+/// What a gang may write whose agents are not heard: the pool's share of its nodes.
+pub(crate) fn safe_rate(books: &Books, job: &Job, attempt: &Attempt) -> Option<Bandwidth> {
+    let cap = books.gates.get(job.storage()?)?.rule.least_cap()?;
+    let nodes: BTreeSet<_> = attempt.tasks.iter().map(|task| task.place.node).collect();
+    let all = u64::try_from(books.nodes.len()).unwrap_or(u64::MAX).max(1);
+    let here = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
+    Some(Bandwidth((cap.0 / POOL_PART).saturating_mul(here) / all))
+}
+
+/// The ask of who was told to save: it has its rate already.
+fn taken_up(books: &Books, seen: &Observations) -> Option<Decision> {
+    writing(books).filter(|(_, _, writing)| writing.permit.is_none()).find_map(
+        |(_, attempt, writing)| {
+            let (task, ask) = open_ask(seen, attempt)?;
+            let Writing { rate, pooled, .. } = writing;
+            let permit = PermitOf { task, ask: ask.number, class: ask.class };
+            Some(Decision::PermitGranted { permit, bytes: ask.bytes, rate, pooled })
+        },
+    )
+}
+
+/// The ask to write that an attempt waits with: its first task's, where several ask.
+fn open_ask(seen: &Observations, attempt: &Attempt) -> Option<(TaskId, Ask)> {
+    let open = |noted: &AskSeen| !noted.done && noted.ask.class != WriteClass::Restore;
+    let asks = seen.asks_of(attempt.id).map(|(task, noted)| (task, noted.seen));
+    let mut asks = asks.filter(|(_, noted)| open(noted));
+    asks.next().map(|(task, noted)| (task, noted.ask))
+}
+
+fn stepped(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    storage: &StorageName,
+) -> Option<Decision> {
+    let target = Target::of(books, seen, now, storage)?;
+    if target.paused {
+        return None;
+    }
+    let full = target.writers.len() >= target.limits.writers;
+    let wants = if full { Vec::new() } else { order(target.wants.clone(), now, MAX_WAIT) };
+    let told = |rate: Bandwidth| target.capped.then_some(rate);
+    match step(now, target.limits, &target.writers, &wants)? {
+        Step::Raise { who, rate } => {
+            Some(Decision::WriteRated { attempt: who, rate, pooled: false })
+        }
+        Step::Admit { who, rate, pooled } => {
+            let (job, attempt) = books.with_job(who)?;
+            if attempt.save.is_some_and(|save| save.admitted.is_none()) {
+                let bytes = expected_bytes(job, attempt);
+                return Some(Decision::SaveAdmitted { attempt: who, bytes, rate: told(rate) });
+            }
+            let (task, ask) = open_ask(seen, attempt)?;
+            let permit = PermitOf { task, ask: ask.number, class: ask.class };
+            let (bytes, rate) = (target::weighed(ask, target.files, target.limits.cap), told(rate));
+            Some(Decision::PermitGranted { permit, bytes, rate, pooled })
+        }
+    }
+}
+
+/// Who waits at a target, in no order.
+pub(crate) fn waiting(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    storage: &StorageName,
+) -> Vec<Want> {
+    Target::of(books, seen, now, storage).map(|target| target.wants).unwrap_or_default()
+}
+
+/// What of a target's cap is kept back.
+pub(crate) fn pool(books: &Books, storage: &StorageName, now: Timestamp) -> Bandwidth {
+    Target::limits(books, storage, now).map_or(Bandwidth(0), |limits| limits.pool)
+}
+
+/// When each of those that wait at a target is expected to write, and until when.
+pub(crate) fn slots(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    storage: &StorageName,
+) -> BTreeMap<AttemptId, Slot> {
+    let Some(target) = Target::of(books, seen, now, storage) else { return BTreeMap::new() };
+    let wants = order(target.wants, now, MAX_WAIT);
+    schedule(now, target.limits, target.writers, wants)
+}
+
+/// Who waits with an ask and is to be told when its turn is expected: it was not told yet, or that
+/// instant is past.
+pub(crate) fn untold(books: &Books, seen: &Observations, now: Timestamp) -> Vec<(TaskId, Told)> {
+    let stale = |noted: &Noted| noted.told.is_none_or(|told| told.at.plus(told.wait) <= now);
+    let mut slots: BTreeMap<&StorageName, BTreeMap<AttemptId, Slot>> = BTreeMap::new();
+    let mut news = Vec::new();
+    for (task, _) in seen.asks().filter(|(_, noted)| !noted.seen.done && stale(noted)) {
+        let waits = books.with_job(task.attempt).filter(|(_, one)| one.writing.is_none());
+        let Some(storage) = waits.and_then(|(job, _)| job.storage()) else { continue };
+        let all = slots.entry(storage).or_insert_with(|| self::slots(books, seen, now, storage));
+        let Some(slot) = all.get(&task.attempt) else { continue };
+        let position = u32::try_from(slot.position).unwrap_or(u32::MAX);
+        // At least a second: who is next would be told at every turn.
+        let wait = slot.from.since(now).max(Span::seconds(1));
+        news.push((task, Told { position, wait, at: now }));
+    }
+    news
+}
+
+/// The answer to a task's newest ask.
+pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option<Permit> {
+    let noted = seen.ask_of(task).filter(|noted| !noted.seen.done)?;
+    let (job, attempt) = books.with_job(task.attempt)?;
+    let Ask { number: ask, class, .. } = noted.seen.ask;
+    if class == WriteClass::Restore {
+        // Reads are not limited.
+        return Some(Permit::Granted { ask, rate: None, length: Span::hours(24), after: None });
+    }
+    if job.storage().is_none() {
+        let why = "the job's file has no [checkpoint]; a permit is for a storage target that it \
+                   names";
+        return Some(Permit::Denied { ask, why: why.to_owned() });
+    }
+    let own = |of: &Writing| of.permit.is_some_and(|one| (one.task, one.ask) == (task, ask));
+    let Some(of) = attempt.writing.filter(own) else {
+        let Told { position, wait, .. } = noted.told?;
+        return Some(Permit::Waits { ask, position, expected: wait });
+    };
+    let rate = of.rate.map(|rate| said_rate(noted.seen.ask, of.bytes, rate));
+    let length = of.rate.map_or(Span::hours(24), |rate| length(of.bytes, rate));
+    let after = of.rate.and_then(|rate| Some(rate.min(safe_rate(books, job, attempt)?)));
+    Some(Permit::Granted { ask, rate, length, after })
+}
+
+/// The next instant after `now` at which time alone changes something at a gate: somebody has
+/// waited too long, a silent node's permit is over, another hour's cap holds.
+pub(crate) fn next_deadline(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let lapses = writing(books).filter(|(_, _, of)| !of.pooled).filter_map(|(_, attempt, of)| {
+        let at = lapses(books, seen, attempt, of)?;
+        // While its nodes are heard, the end moves on with their words.
+        let quiet = nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
+        quiet.then_some(at)
+    });
+    let at_targets = targets(books, seen).into_iter().filter_map(|storage| {
+        let target = Target::of(books, seen, now, storage)?;
+        let waits = target.wants.iter().map(|want| want.since.plus(MAX_WAIT));
+        let hours = books.gates.get(storage).and_then(|gate| gate.rule.next_change(now));
+        waits.chain(target.patience).chain(hours).filter(|at| *at > now).min()
+    });
+    lapses.chain(at_targets).filter(|at| *at > now).min()
+}

@@ -1,0 +1,235 @@
+//! Who writes to a storage target and who wants to, in the words of the gate's arithmetic.
+
+use std::collections::BTreeSet;
+
+use tidegate_model::{
+    Ask, AttemptId, Bandwidth, Bytes, DecisionSeq, GpuCount, Span, StorageName, Timestamp,
+    WriteClass,
+};
+
+use super::{MAX_WAIT, is_silent, nodes_of, open_ask, writing};
+use crate::books::{Attempt, Books, Job};
+use crate::decision::{Right, SaveReason};
+use crate::gate::{Limits, Urgency, Want, Writer};
+use crate::observations::Observations;
+
+/// The part of a cap that is kept for who waits too long and for silent nodes.
+pub(super) const POOL_PART: u64 = 10;
+
+/// Of one GPU, where nothing is known: what benchmarks of storage take a checkpoint for.
+const BYTES_OF_GPU: u64 = 14_000_000_000;
+
+/// One target at an instant.
+pub(super) struct Target {
+    pub(super) limits: Limits,
+    /// Whether it has a cap. Without one, rates mean nothing: all writers count as one byte.
+    pub(super) capped: bool,
+    pub(super) files: Option<u32>,
+    pub(super) paused: bool,
+    pub(super) writers: Vec<Writer>,
+    /// In no order.
+    pub(super) wants: Vec<Want>,
+    /// When somebody has waited for as long as it said it would.
+    pub(super) patience: Vec<Timestamp>,
+}
+
+impl Target {
+    /// None without a cap.
+    pub(super) fn limits(books: &Books, storage: &StorageName, now: Timestamp) -> Option<Limits> {
+        let gate = books.gates.get(storage);
+        let cap = gate.and_then(|gate| gate.rule.cap_at(now))?;
+        let pool = Bandwidth(cap.0 / POOL_PART);
+        Some(Limits { cap, pool, silent: Bandwidth(0), writers: width(books, storage) })
+    }
+
+    pub(super) fn of(
+        books: &Books,
+        seen: &Observations,
+        now: Timestamp,
+        storage: &StorageName,
+    ) -> Option<Self> {
+        let known = Self::limits(books, storage, now);
+        let no_cap = Limits {
+            cap: Bandwidth(u64::MAX),
+            pool: Bandwidth(0),
+            silent: Bandwidth(0),
+            writers: width(books, storage),
+        };
+        let gate = books.gates.get(storage);
+        let mut target = Self {
+            limits: known.unwrap_or(no_cap),
+            capped: known.is_some(),
+            files: gate.and_then(|gate| gate.rule.files),
+            paused: gate.is_some_and(|gate| gate.paused.is_some()),
+            writers: Vec::new(),
+            wants: Vec::new(),
+            patience: Vec::new(),
+        };
+        let here = |job: &Job| job.storage() == Some(storage);
+        for (job, attempt, of) in writing(books).filter(|(job, _, _)| here(job)) {
+            let rate = of.rate.unwrap_or(Bandwidth(1));
+            let left = of.bytes.0.saturating_sub(rate.over(now.since(of.since)).0);
+            let heard = !nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
+            target.writers.push(Writer {
+                who: attempt.id,
+                rate,
+                own: target.own(books, job, attempt),
+                asks: of.permit.is_some() && target.capped && heard,
+                pooled: of.pooled,
+                left: Bytes(left.max(1)),
+            });
+        }
+        let unsaid = books.index.saving.iter().map(|(_, id)| *id);
+        let asking = seen.asks().map(|(task, _)| task.attempt);
+        let all: BTreeSet<_> = unsaid.chain(asking).collect();
+        for id in all {
+            let of = books.with_job(id).filter(|(job, attempt)| {
+                here(job)
+                    && attempt.is_live()
+                    && attempt.stop.is_none()
+                    && attempt.writing.is_none()
+            });
+            if let Some((job, attempt)) = of {
+                let want = target.want(books, seen, now, (job, attempt));
+                target.wants.extend(want);
+            }
+        }
+        Some(target)
+    }
+
+    /// What an attempt waits for at this gate, if it does.
+    fn want(
+        &mut self,
+        books: &Books,
+        seen: &Observations,
+        now: Timestamp,
+        (job, attempt): (&Job, &Attempt),
+    ) -> Option<Want> {
+        let unsaid = attempt.save.filter(|save| save.admitted.is_none());
+        let ask = open_ask(seen, attempt);
+        let noted = ask.and_then(|(task, _)| seen.ask_of(task));
+        let asked = noted.map(|noted| noted.since);
+        let since = match (asked, unsaid) {
+            (Some(asked), Some(save)) => asked.min(save.at),
+            (Some(asked), None) => asked,
+            (None, Some(save)) => save.at,
+            (None, None) => return None,
+        };
+        let patience = ask.and_then(|(_, ask)| ask.patience).zip(asked);
+        let patience = patience.map(|(span, asked)| asked.plus(span));
+        self.patience.extend(patience);
+        let late = now.since(since) >= MAX_WAIT || patience.is_some_and(|at| at <= now);
+        let declared = ask.map(|(_, ask)| weighed(ask, self.files, self.limits.cap));
+        Some(Want {
+            who: attempt.id,
+            urgency: urgency(books, attempt, ask.map(|(_, ask)| ask.class)),
+            gpus: attempt.gpus(),
+            bytes: declared.unwrap_or_else(|| expected_bytes(job, attempt)),
+            own: self.own(books, job, attempt),
+            asks: ask.is_some(),
+            gang: waiting_gang(books, attempt),
+            since,
+            record: attempt.save.map_or(DecisionSeq(0), |save| save.decision),
+            overdue: self.capped && late,
+        })
+    }
+
+    fn own(&self, books: &Books, job: &Job, attempt: &Attempt) -> Bandwidth {
+        if self.capped {
+            own_bandwidth(books, job, attempt).min(self.limits.cap)
+        } else {
+            Bandwidth(1)
+        }
+    }
+}
+
+/// Most attempts that write to a target at a time.
+fn width(books: &Books, storage: &StorageName) -> usize {
+    let own = books.gates.get(storage).and_then(|gate| gate.rule.writers);
+    usize::try_from(own.unwrap_or(books.policy.sharing.gate_width)).unwrap_or(usize::MAX)
+}
+
+/// So many are sure to be let through together, if none of them writes faster than `own`.
+pub(crate) fn at_a_time(books: &Books, storage: Option<&StorageName>, own: Bandwidth) -> u64 {
+    let Some(storage) = storage else { return 1 };
+    let width = u64::try_from(width(books, storage)).unwrap_or(u64::MAX).max(1);
+    let cap = books.gates.get(storage).and_then(|gate| gate.rule.least_cap());
+    cap.map_or(width, |cap| (cap.0 / own.0.min(cap.0).max(1)).clamp(1, width))
+}
+
+/// How long an attempt is expected to write once it is let through; none where its target has no
+/// cap.
+pub(crate) fn expected_write(books: &Books, job: &Job, attempt: &Attempt) -> Option<Span> {
+    let cap = books.gates.get(job.storage()?)?.rule.least_cap()?;
+    Some(own_bandwidth(books, job, attempt).min(cap).takes(expected_bytes(job, attempt)))
+}
+
+/// Who is to leave goes before who saves for itself.
+fn urgency(books: &Books, attempt: &Attempt, class: Option<WriteClass>) -> Urgency {
+    match (attempt.save.map(|save| save.why), class) {
+        (Some(SaveReason::Displaced { by, grounds }), _) => {
+            let small = books.attempt(by).is_some_and(|heir| heir.terms.small);
+            if small {
+                Urgency::Small
+            } else if grounds.rule == Right::Reservation {
+                Urgency::Firm
+            } else {
+                Urgency::Preemption
+            }
+        }
+        (Some(SaveReason::Drained { .. }), _) | (None, Some(WriteClass::Preemption)) => {
+            Urgency::Preemption
+        }
+        (None, Some(WriteClass::Final)) => Urgency::Final,
+        (None, Some(WriteClass::Periodic | WriteClass::Restore) | None) => Urgency::Periodic,
+    }
+}
+
+/// The gang that an attempt leaves for, with its GPUs.
+fn waiting_gang(books: &Books, attempt: &Attempt) -> Option<(AttemptId, GpuCount)> {
+    let Some(SaveReason::Displaced { by, .. }) = attempt.save.map(|save| save.why) else {
+        return None;
+    };
+    books.attempt(by).map(|heir| (by, heir.gpus()))
+}
+
+/// What an ask counts for: its bytes, or as many as a target that may make so many files in a
+/// second writes while it makes them.
+pub(super) fn weighed(ask: Ask, files: Option<u32>, cap: Bandwidth) -> Bytes {
+    let Some(files) = files.filter(|files| *files > 0) else { return ask.bytes };
+    let alike = u128::from(ask.files).saturating_mul(cap.0.into()) / u128::from(files);
+    ask.bytes.max(Bytes(u64::try_from(alike).unwrap_or(u64::MAX)))
+}
+
+/// The part of a reckoned rate that is bytes: less than all of it where files are what takes time.
+pub(super) fn said_rate(ask: Ask, weighed: Bytes, rate: Bandwidth) -> Bandwidth {
+    let part = u128::from(rate.0).saturating_mul(ask.bytes.0.into());
+    let part = part.checked_div(u128::from(weighed.0)).unwrap_or(0);
+    Bandwidth(u64::try_from(part).unwrap_or(u64::MAX).clamp(1, rate.0.max(1)))
+}
+
+/// What an attempt is expected to write: as much as its job's last checkpoint, or what it declares.
+pub(crate) fn expected_bytes(job: &Job, attempt: &Attempt) -> Bytes {
+    let last = job.commit.as_ref().map(|commit| commit.bytes).filter(|bytes| bytes.0 > 0);
+    let declared = || job.spec.checkpoint.as_ref().and_then(|offer| offer.bytes);
+    let usual = || Bytes(u64::from(attempt.gpus().0).saturating_mul(BYTES_OF_GPU));
+    last.or_else(declared).unwrap_or_else(usual)
+}
+
+/// The most that an attempt can write in a second: what its nodes can, and what it did the last time
+/// it saved at our word.
+pub(crate) fn own_bandwidth(books: &Books, job: &Job, attempt: &Attempt) -> Bandwidth {
+    let gate = job.storage().and_then(|storage| books.gates.get(storage));
+    let of_node = gate.and_then(|gate| gate.rule.node);
+    let nodes: BTreeSet<_> = attempt.tasks.iter().map(|task| task.place.node).collect();
+    let nodes = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
+    let of_nodes = of_node.map(|node| Bandwidth(node.0.saturating_mul(nodes)));
+    let saved = job.attempts.iter().rev().find_map(|before| {
+        let admitted = before.save?.admitted?;
+        let committed = before.committed.filter(|at| *at > admitted)?;
+        let bytes = job.commit.as_ref()?.bytes;
+        Bandwidth::of(bytes, committed.since(admitted))
+    });
+    let all = of_nodes.into_iter().chain(saved.filter(|rate| rate.0 > 0));
+    all.min().unwrap_or(Bandwidth(u64::MAX))
+}

@@ -1,0 +1,81 @@
+//! Write gates, and who may write through them.
+
+use tidegate_model::AttemptId;
+
+use super::{Applied, Stamp, ensure};
+use crate::books::{Attempt, Books, Writing};
+use crate::decision::Decision;
+use crate::gate::Pause;
+
+impl Books {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "`evolve` sorts them, each variant once")]
+    pub(super) fn evolve_gate(&mut self, stamp: Stamp, decision: &Decision) -> Applied {
+        match decision {
+            Decision::GateSet { storage, rule, by: _ } => {
+                self.gates.entry(storage.clone()).or_default().rule = rule.clone();
+                Ok(())
+            }
+            Decision::GatePaused { storage, by, reason } => {
+                let pause = Pause { since: stamp.at, by: *by, reason: reason.clone() };
+                self.gates.entry(storage.clone()).or_default().paused = Some(pause);
+                Ok(())
+            }
+            Decision::GateResumed { storage, by: _ } => {
+                let gate = self.gates.get_mut(storage).ok_or("no such gate")?;
+                ensure(gate.paused.is_some(), "only a paused gate is resumed")?;
+                gate.paused = None;
+                Ok(())
+            }
+            _ => Err("not about a gate"),
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "`evolve` sorts them, each variant once")]
+    pub(super) fn evolve_write(&mut self, stamp: Stamp, decision: &Decision) -> Applied {
+        match decision {
+            Decision::SaveAdmitted { attempt, bytes, rate } => {
+                let (bytes, rate) = (*bytes, *rate);
+                self.change_attempt(*attempt, |entry| {
+                    let save = entry.save.as_mut().ok_or("only who is to save is admitted")?;
+                    ensure(save.admitted.is_none(), "a request is admitted once")?;
+                    save.admitted = Some(stamp.at);
+                    ensure(entry.writing.is_none(), "who writes is not told to")?;
+                    let (since, pooled) = (stamp.at, false);
+                    entry.writing = Some(Writing { since, bytes, rate, pooled, permit: None });
+                    Ok(())
+                })
+            }
+            Decision::PermitGranted { permit, bytes, rate, pooled } => {
+                let (since, bytes, rate, pooled) = (stamp.at, *bytes, *rate, *pooled);
+                self.change_attempt(permit.task.attempt, |entry| {
+                    ensure(entry.is_live(), "what has ended writes nothing")?;
+                    let asked = entry.writing.is_none_or(|writing| writing.permit.is_none());
+                    ensure(asked, "one permit at a time")?;
+                    let permit = Some(*permit);
+                    entry.writing = Some(Writing { since, bytes, rate, pooled, permit });
+                    Ok(())
+                })
+            }
+            Decision::WriteRated { attempt, rate, pooled } => {
+                self.change_writing(*attempt, |writing| {
+                    (writing.rate, writing.pooled) = (Some(*rate), *pooled);
+                    Some(*writing)
+                })
+            }
+            Decision::WriteEnded(attempt) => self.change_writing(*attempt, |_| None),
+            _ => Err("not about an attempt"),
+        }
+    }
+
+    fn change_writing(
+        &mut self,
+        id: AttemptId,
+        by: impl FnOnce(&mut Writing) -> Option<Writing>,
+    ) -> Applied {
+        self.change_attempt(id, |entry: &mut Attempt| {
+            let writing = entry.writing.as_mut().ok_or("it does not write")?;
+            entry.writing = by(writing);
+            Ok(())
+        })
+    }
+}

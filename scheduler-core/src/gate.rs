@@ -1,0 +1,247 @@
+//! The arithmetic of a write gate: who writes next to a storage target and at which rate.
+//!
+//! One target at a time, and nothing of jobs or nodes: [`decide::gate`](crate::decide) says who
+//! wants what. Conservation is kept here: no step is taken after which what may be written exceeds
+//! the cap (3-checkpoint, "Write gate").
+//!
+//! * [`order`] sorts who waits. Who holds GPUs and stands still goes by Smith's rule: the most GPUs
+//!   for each byte first. The victims of one gang are one block, placed by the gang's GPUs, and
+//!   inside it the densest are last: they train for longest.
+//! * [`step`] is the next change at an instant: a larger rate, or one more writer.
+//! * [`schedule`] repeats steps until all have written: positions and instants for people.
+
+mod order;
+mod rule;
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+use tidegate_model::{AttemptId, Bandwidth, Bytes, DecisionSeq, GpuCount, Span, Timestamp};
+
+pub(crate) use self::order::order;
+pub use self::rule::{CapHours, Gate, GateRule, Pause};
+pub(crate) use self::schedule::{Slot, schedule};
+
+/// A permit is not worth its round trip below this part of what its holder could use.
+const LEAST_PART: u64 = 16;
+
+/// Smaller changes of a rate are not worth a record.
+const CHANGE_PART: u64 = 20;
+
+/// Behind the first that must wait so many are looked at for one that fits beside it.
+const LOOK_PAST: usize = 64;
+
+/// What a target may carry at an instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes per second of all writers together.
+    pub(crate) cap: Bandwidth,
+    /// The part of it that is kept for who has waited too long and for silent nodes; lent while
+    /// there is neither.
+    pub(crate) pool: Bandwidth,
+    /// What silent nodes may use of the pool.
+    pub(crate) silent: Bandwidth,
+    /// Most writers at a time.
+    pub(crate) writers: usize,
+}
+
+/// Who goes before whom, whatever the ratios.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// A small job waits for its GPUs.
+    Small,
+    /// A firm reservation does, to which an instant was told: in the order of the requests.
+    Firm,
+    /// It was asked to leave.
+    Preemption,
+    /// It is done after this.
+    Final,
+    /// For itself.
+    Periodic,
+}
+
+/// Somebody who wants to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Want {
+    pub(crate) who: AttemptId,
+    pub(crate) urgency: Urgency,
+    /// Its GPUs.
+    pub(crate) gpus: GpuCount,
+    pub(crate) bytes: Bytes,
+    /// The most that it can write in a second.
+    pub(crate) own: Bandwidth,
+    /// Whether it keeps to the rate that it is given, and stands still until it is. Who does not
+    /// trains on until it is told, and then writes as fast as it can.
+    pub(crate) asks: bool,
+    /// The gang that waits for its GPUs, and that gang's GPUs.
+    pub(crate) gang: Option<(AttemptId, GpuCount)>,
+    /// Since when it waits.
+    pub(crate) since: Timestamp,
+    /// Of alike the first.
+    pub(crate) record: DecisionSeq,
+    /// Whether it has waited as long as anybody may: then the pool is there for it.
+    pub(crate) overdue: bool,
+}
+
+/// Somebody who writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Writer {
+    pub(crate) who: AttemptId,
+    /// What is reckoned for it.
+    pub(crate) rate: Bandwidth,
+    /// The most that it can use.
+    pub(crate) own: Bandwidth,
+    /// Whether it keeps to the rate that it is given.
+    pub(crate) asks: bool,
+    /// Whether it writes out of the pool.
+    pub(crate) pooled: bool,
+    /// What it has left to write.
+    pub(crate) left: Bytes,
+}
+
+impl Writer {
+    fn ends(&self, now: Timestamp) -> Timestamp {
+        now.plus(self.rate.takes(self.left))
+    }
+}
+
+/// The next change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Who waits may write.
+    Admit { who: AttemptId, rate: Bandwidth, pooled: bool },
+    /// Who writes may write more, and out of the ordinary part from now on.
+    Raise { who: AttemptId, rate: Bandwidth },
+}
+
+/// The next change at `now`, if there is one. `wants` are in their order, and none of them writes.
+pub(crate) fn step(
+    now: Timestamp,
+    limits: Limits,
+    writers: &[Writer],
+    wants: &[Want],
+) -> Option<Step> {
+    let room = Room::of(limits, writers, wants);
+    if let Some(raise) = room.raise(writers) {
+        return Some(raise);
+    }
+    if writers.len() >= limits.writers {
+        return None;
+    }
+    room.overdue(wants).or_else(|| room.next(now, writers, wants))
+}
+
+/// What is left at an instant.
+struct Room {
+    /// The most that anybody gets of the ordinary part.
+    most: Bandwidth,
+    /// Of it, what nobody uses.
+    free: Bandwidth,
+    /// Of the pool likewise.
+    pool: Bandwidth,
+}
+
+impl Room {
+    fn of(limits: Limits, writers: &[Writer], wants: &[Want]) -> Self {
+        let used = |pooled: bool| -> Bandwidth {
+            let alike = writers.iter().filter(|one| one.pooled == pooled);
+            alike.map(|one| one.rate).sum()
+        };
+        let of_pool = used(true).plus(limits.silent);
+        let needed = wants.iter().any(|want| want.overdue);
+        let kept = if needed { limits.pool.max(of_pool) } else { of_pool };
+        let most = limits.cap.less(kept);
+        let free = most.less(used(false));
+        // What of the pool is lent comes back only as those who have it end.
+        let lent = used(false).less(limits.cap.less(limits.pool));
+        Self { most, free, pool: limits.pool.less(of_pool).less(lent) }
+    }
+
+    /// In the order in which they were admitted. What is small is left.
+    fn raise(&self, writers: &[Writer]) -> Option<Step> {
+        let mut held = writers.iter().filter(|one| one.asks);
+        held.find_map(|one| {
+            let of_own = if one.pooled { Bandwidth(0) } else { one.rate };
+            let rate = one.own.min(self.most).min(of_own.plus(self.free));
+            let worth = one.rate.0.saturating_add(one.rate.0 / CHANGE_PART);
+            (rate.0 > worth).then_some(Step::Raise { who: one.who, rate })
+        })
+    }
+
+    /// Who has waited longest writes out of the pool, if that has room for it.
+    fn overdue(&self, wants: &[Want]) -> Option<Step> {
+        let late = wants.iter().filter(|want| want.overdue);
+        let first = late.min_by_key(|want| (want.since, want.record, want.who))?;
+        let rate = first.rate(self.pool, self.pool)?;
+        Some(Step::Admit { who: first.who, rate, pooled: true })
+    }
+
+    /// The first that has room; nobody who keeps one before it waiting for longer.
+    fn next(&self, now: Timestamp, writers: &[Writer], wants: &[Want]) -> Option<Step> {
+        let mut head: Option<Head> = None;
+        for want in wants.iter().take(LOOK_PAST) {
+            let rate = want.rate(self.most, self.free);
+            let rate = rate.filter(|rate| {
+                head.is_none_or(|head| head.allows(now.plus(rate.takes(want.bytes)), *rate))
+            });
+            if let Some(rate) = rate {
+                return Some(Step::Admit { who: want.who, rate, pooled: false });
+            }
+            if head.is_none() {
+                head = Some(Head::of(now, want.own.min(self.most), self.free, writers));
+            }
+        }
+        None
+    }
+}
+
+impl Want {
+    /// What it would get of `free`, where nobody gets above `most`; none if that is no use.
+    fn rate(&self, most: Bandwidth, free: Bandwidth) -> Option<Bandwidth> {
+        let most = self.own.min(most);
+        let least = if self.asks { Bandwidth(most.0 / LEAST_PART) } else { most };
+        let rate = most.min(free);
+        (rate >= least && rate.0 > 0).then_some(rate)
+    }
+}
+
+/// When the first that waits has its room, and what is left beside it then.
+#[derive(Clone, Copy)]
+struct Head {
+    at: Timestamp,
+    beside: Bandwidth,
+}
+
+impl Head {
+    fn of(now: Timestamp, wanted: Bandwidth, free: Bandwidth, writers: &[Writer]) -> Self {
+        let mut ends: Vec<_> = writers.iter().map(|one| (one.ends(now), one.rate)).collect();
+        ends.sort_unstable();
+        let (mut at, mut free) = (now, free);
+        for (end, rate) in ends {
+            if free >= wanted {
+                break;
+            }
+            (at, free) = (end, free.plus(rate));
+        }
+        Self { at, beside: free.less(wanted) }
+    }
+
+    fn allows(self, ends: Timestamp, rate: Bandwidth) -> bool {
+        ends <= self.at || rate <= self.beside
+    }
+}
+
+/// How long a permit holds without being renewed: half as long again as its bytes take.
+pub(crate) fn length(bytes: Bytes, rate: Bandwidth) -> Span {
+    let takes = rate.takes(bytes).0;
+    Span(takes.saturating_add(takes / 2).max(LEAST_LENGTH.0))
+}
+
+/// Below it a permit would be over before its renewal came: three heartbeats of the slowest pace.
+const LEAST_LENGTH: Span = Span::seconds(15);
+
+/// By how much two clocks drift apart in a span: a hundredth, far above any that is not broken, and
+/// a second for what is on its way.
+pub(crate) fn drift(length: Span) -> Span {
+    Span((length.0 / 100).saturating_add(1000))
+}

@@ -1,0 +1,176 @@
+//! The limits of a storage target, as an admin sets them.
+
+use tidegate_model::{Bandwidth, Span, Timestamp, UserId};
+
+/// Hours of a day with a cap of their own, at most.
+const MAX_HOURS: usize = 24;
+
+/// Minutes of a day.
+const DAY: u16 = 24 * 60;
+
+/// The lowest cap: below it a checkpoint of one GPU takes hours.
+const LEAST_CAP: Bandwidth = Bandwidth(1 << 10);
+
+/// The write gate of one storage target.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Gate {
+    /// What it may carry.
+    pub rule: GateRule,
+    /// Whether nobody is let through.
+    pub paused: Option<Pause>,
+}
+
+/// Nobody is let through who does not write yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// Since when.
+    pub since: Timestamp,
+    /// Whose.
+    pub by: UserId,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a target may carry.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GateRule {
+    /// What checkpoints may write there in a second; none = not limited.
+    pub cap: Option<Bandwidth>,
+    /// Most attempts that write there at a time; none = the policy's `gate_width`.
+    pub writers: Option<u32>,
+    /// Files that may be made there in a second; none = not limited. Holds for jobs that say how
+    /// many they write.
+    pub files: Option<u32>,
+    /// The most that one node can write; none = as much as the cap.
+    pub node: Option<Bandwidth>,
+    /// Other caps at hours of the day, in UTC; the first that covers a minute holds.
+    pub hours: Vec<CapHours>,
+}
+
+/// A cap from one minute of the day until before another; over midnight if that is the earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CapHours {
+    /// The first minute.
+    pub from: u16,
+    /// The minute after the last.
+    pub until: u16,
+    /// What holds then.
+    pub cap: Bandwidth,
+}
+
+impl CapHours {
+    fn covers(&self, minute: u16) -> bool {
+        if self.from < self.until {
+            (self.from..self.until).contains(&minute)
+        } else {
+            minute >= self.from || minute < self.until
+        }
+    }
+}
+
+impl GateRule {
+    /// Holds the values against their bounds.
+    ///
+    /// # Errors
+    /// The first that is outside, and what would be accepted.
+    pub fn check(&self) -> Result<(), String> {
+        let caps = [("cap", self.cap), ("node", self.node)];
+        let hours = self.hours.iter().map(|hours| ("hours", Some(hours.cap)));
+        for (key, cap) in caps.into_iter().chain(hours) {
+            if let Some(cap) = cap.filter(|cap| *cap < LEAST_CAP) {
+                return Err(format!("{key}: {cap} given; at least {LEAST_CAP} is accepted"));
+            }
+        }
+        if self.writers.is_some_and(|writers| !(1..=10_000).contains(&writers)) {
+            let given = self.writers.unwrap_or_default();
+            return Err(format!("writers: {given} given; 1 to 10000 is accepted"));
+        }
+        if self.files == Some(0) {
+            return Err("files: 0 given; at least 1 is accepted".to_owned());
+        }
+        if self.hours.len() > MAX_HOURS {
+            let given = self.hours.len();
+            return Err(format!("hours: {given} given; at most {MAX_HOURS} are accepted"));
+        }
+        if self.cap.is_none() && (self.files.is_some() || !self.hours.is_empty()) {
+            return Err("files and hours are accepted with a cap only".to_owned());
+        }
+        let never =
+            |hours: &&CapHours| hours.from >= DAY || hours.until > DAY || hours.from == hours.until;
+        match self.hours.iter().find(never) {
+            None => Ok(()),
+            Some(CapHours { from, until, .. }) => Err(format!(
+                "hours: minutes {from} to {until} given; two different minutes of a day are \
+                 accepted, the first below 1440"
+            )),
+        }
+    }
+
+    /// The cap at an instant.
+    #[must_use]
+    pub fn cap_at(&self, now: Timestamp) -> Option<Bandwidth> {
+        let minute = u16::try_from(now.0 / 60_000 % u64::from(DAY)).unwrap_or(0);
+        let special = self.hours.iter().find(|hours| hours.covers(minute));
+        special.map(|hours| hours.cap).or(self.cap)
+    }
+
+    /// The lowest cap of any hour.
+    pub(crate) fn least_cap(&self) -> Option<Bandwidth> {
+        self.hours.iter().map(|hours| hours.cap).chain(self.cap).min()
+    }
+
+    /// The next instant after `now` at which another cap may hold.
+    pub(crate) fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
+        let (day, of_day) = (u64::from(DAY) * 60_000, now.0 % (u64::from(DAY) * 60_000));
+        let begins = self.hours.iter().flat_map(|hours| [hours.from, hours.until]);
+        let away = begins.map(|minute| {
+            let at = u64::from(minute % DAY).saturating_mul(60_000);
+            if at > of_day { at.saturating_sub(of_day) } else { (day - of_day).saturating_add(at) }
+        });
+        away.min().map(|away| now.plus(Span(away)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(hour: u64, minute: u64) -> Timestamp {
+        Timestamp(((365 * 24 + hour) * 60 + minute) * 60_000)
+    }
+
+    #[test]
+    fn hours_over_midnight_have_their_cap_and_end_at_their_minute() {
+        let night = CapHours { from: 22 * 60, until: 6 * 60, cap: Bandwidth(1 << 30) };
+        let rule =
+            GateRule { cap: Some(Bandwidth(1 << 20)), hours: vec![night], ..GateRule::default() };
+        assert_eq!(rule.check(), Ok(()));
+        for (hour, minute, cap) in [(21, 59, 1 << 20), (22, 0, 1 << 30), (5, 59, 1 << 30)] {
+            assert_eq!(rule.cap_at(at(hour, minute)), Some(Bandwidth(cap)), "{hour}:{minute}");
+        }
+        assert_eq!(rule.cap_at(at(6, 0)), Some(Bandwidth(1 << 20)));
+        assert_eq!(rule.next_change(at(5, 0)), Some(at(6, 0)));
+        assert_eq!(rule.next_change(at(6, 0)), Some(at(22, 0)));
+        assert_eq!(rule.next_change(at(22, 0)), Some(at(24 + 6, 0)));
+    }
+
+    #[test]
+    fn a_limit_outside_its_bounds_is_refused_with_what_would_be_accepted() {
+        let refused = |rule: GateRule| rule.check().unwrap_err();
+        let base = || GateRule { cap: Some(Bandwidth(1 << 30)), ..GateRule::default() };
+        assert_eq!(
+            refused(GateRule { cap: Some(Bandwidth(0)), ..base() }),
+            "cap: 0B/s given; at least 1KiB/s is accepted"
+        );
+        assert_eq!(
+            refused(GateRule { writers: Some(0), ..base() }),
+            "writers: 0 given; 1 to 10000 is accepted"
+        );
+        assert_eq!(
+            refused(GateRule { files: Some(5), cap: None, ..base() }),
+            "files and hours are accepted with a cap only"
+        );
+        let never = CapHours { from: 7, until: 7, cap: Bandwidth(1 << 30) };
+        assert!(refused(GateRule { hours: vec![never], ..base() }).starts_with("hours: minutes 7"));
+    }
+}
