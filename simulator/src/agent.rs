@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use tidegate_model::{
-    AttemptId, Commit, DecisionSeq, Launch, NodeFacts, NodeName, Order, SaveDelivery, SaveSeen,
-    Span, TaskExit, TaskId, TaskSeen, Timestamp,
+    AskSeen, AttemptId, Commit, DecisionSeq, Launch, NodeFacts, NodeName, Order, Permit,
+    SaveDelivery, SaveSeen, Span, TaskExit, TaskId, TaskSeen, Timestamp,
 };
 
 use scheduler_core::Event;
@@ -33,17 +33,22 @@ struct Process {
     phase: Phase,
     /// The newest request to save that it was told of.
     asked: Option<DecisionSeq>,
+    /// Its newest ask for a permit, and the newest answer.
+    ask: Option<AskSeen>,
+    permit: Option<Permit>,
     /// Whether it is told to stop.
     stopping: bool,
 }
 
 /// What a job's processes will do after an order; the world sees to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Consequence {
     /// It is to run, after its start delay.
     Start(TaskId),
     /// It is to save.
     Save(AttemptId, DecisionSeq),
+    /// Its ask is answered, or answered otherwise than before.
+    Permit(TaskId, Permit),
     /// It is to end within the grace.
     Stop(TaskId, Span),
 }
@@ -54,6 +59,7 @@ struct Outbox {
     tasks: BTreeMap<TaskId, TaskSeen>,
     saves: BTreeMap<TaskId, SaveSeen>,
     commits: BTreeMap<TaskId, Commit>,
+    asks: BTreeMap<TaskId, AskSeen>,
 }
 
 /// One node.
@@ -77,27 +83,54 @@ impl Agent {
 
     /// Does what is wanted, and says what follows from it later.
     pub(crate) fn obey(&mut self, wanted: &BTreeMap<TaskId, Order>) -> Vec<Consequence> {
-        wanted.iter().filter_map(|(task, order)| self.obey_one(*task, order)).collect()
+        wanted.iter().flat_map(|(task, order)| self.obey_one(*task, order)).collect()
     }
 
-    fn obey_one(&mut self, id: TaskId, order: &Order) -> Option<Consequence> {
+    fn obey_one(&mut self, id: TaskId, order: &Order) -> Vec<Consequence> {
         match order {
             Order::Prepare(_) => {
                 if let Entry::Vacant(place) = self.processes.entry(id) {
                     let phase = Phase::Prepared;
-                    place.insert(Process { phase, asked: None, stopping: false });
+                    let (asked, ask, permit, stopping) = (None, None, None, false);
+                    place.insert(Process { phase, asked, ask, permit, stopping });
                     self.tell(id);
                 }
-                None
+                Vec::new()
             }
-            Order::Run(launch) => self.run(id, launch),
-            Order::Stop(stop) => self.stop(id, stop.grace),
+            Order::Run(launch) => {
+                let answered = self.answered(id, launch.permit.as_ref());
+                self.run(id, launch).into_iter().chain(answered).collect()
+            }
+            Order::Stop(stop) => self.stop(id, stop.grace).into_iter().collect(),
             Order::Forget => {
                 if self.processes.remove(&id).is_some() {
                     self.outbox.tasks.insert(id, TaskSeen::Gone);
                 }
-                None
+                Vec::new()
             }
+        }
+    }
+
+    /// What is news of its ask's answer.
+    fn answered(&mut self, id: TaskId, permit: Option<&Permit>) -> Option<Consequence> {
+        let process = self.processes.get_mut(&id)?;
+        let asked = process.ask.map(|seen| seen.ask.number);
+        let permit = permit.filter(|permit| Some(permit.ask()) == asked)?;
+        if process.permit.as_ref() == Some(permit) {
+            return None;
+        }
+        process.permit = Some(permit.clone());
+        Some(Consequence::Permit(id, permit.clone()))
+    }
+
+    /// Its job asks, or has written.
+    pub(crate) fn asks(&mut self, id: TaskId, seen: AskSeen) {
+        if let Some(process) = self.processes.get_mut(&id) {
+            if process.ask.is_none_or(|known| known.ask.number != seen.ask.number) {
+                process.permit = None;
+            }
+            process.ask = Some(seen);
+            self.outbox.asks.insert(id, seen);
         }
     }
 
@@ -199,8 +232,8 @@ impl Agent {
 
     /// What changed since the last report, if anything did.
     pub(crate) fn changes(&mut self) -> Option<Event> {
-        let Outbox { tasks, saves, commits } = std::mem::take(&mut self.outbox);
-        if tasks.is_empty() && saves.is_empty() && commits.is_empty() {
+        let Outbox { tasks, saves, commits, asks } = std::mem::take(&mut self.outbox);
+        if tasks.is_empty() && saves.is_empty() && commits.is_empty() && asks.is_empty() {
             return None;
         }
         Some(Event::NodeReported {
@@ -210,13 +243,14 @@ impl Agent {
             tasks: tasks.into_iter().collect(),
             saves: saves.into_iter().collect(),
             commits: commits.into_iter().collect(),
-            asks: Vec::new(),
+            asks: asks.into_iter().collect(),
         })
     }
 
     /// Everything it knows.
     pub(crate) fn everything(&mut self) -> Event {
-        let Outbox { tasks: _, saves: _, commits } = std::mem::take(&mut self.outbox);
+        let Outbox { commits, .. } = std::mem::take(&mut self.outbox);
+        let asks = self.processes.iter().filter_map(|(id, process)| Some((*id, process.ask?)));
         let saves = self.processes.iter().filter_map(|(id, process)| {
             let delivery = SaveDelivery::Signalled { ranks: 1 };
             Some((*id, SaveSeen { request: process.asked?, delivery }))
@@ -228,7 +262,7 @@ impl Agent {
             tasks: self.processes.iter().map(|(id, process)| (*id, process.seen())).collect(),
             saves: saves.collect(),
             commits: commits.into_iter().collect(),
-            asks: Vec::new(),
+            asks: asks.collect(),
         }
     }
 }

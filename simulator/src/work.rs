@@ -1,6 +1,6 @@
 //! What a job's processes do once they run.
 
-use tidegate_model::{AttemptId, Span, Timestamp};
+use tidegate_model::{AttemptId, Bytes, Span, Timestamp};
 
 /// How a job answers a request to save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,10 @@ pub struct Work {
     pub commit_every: Option<Span>,
     /// How it answers a request to save.
     pub on_save: OnSave,
+    /// Whether it asks for a permit before it writes, and keeps to it.
+    pub asks: bool,
+    /// Of one checkpoint.
+    pub bytes: Bytes,
     /// Work that is safe: what it had done at its last commit.
     pub(crate) safe: Span,
     /// The step of its last commit.
@@ -49,6 +53,8 @@ impl Work {
             stop: Span::ZERO,
             commit_every: None,
             on_save: OnSave::Commit,
+            asks: false,
+            bytes: Bytes(1 << 30),
             safe: Span::ZERO,
             step: 0,
             saving: Span::ZERO,
@@ -93,6 +99,11 @@ impl Work {
         self.safe = self.saving;
         self.step = self.step.saturating_add(1);
         self.step
+    }
+
+    /// Whether all its work is done.
+    pub(crate) fn is_done(&self, now: Timestamp) -> bool {
+        self.run.is_some_and(|run| self.done(now) >= run)
     }
 
     /// Whether that attempt trains.

@@ -2,18 +2,20 @@
 
 mod befalls;
 mod processes;
+mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use tidegate_model::{
-    AttemptId, DecisionSeq, JobId, JobSpec, NodeId, NodeName, Span, SubmitKey, TaskId, Timestamp,
-    UserId,
+    AttemptId, Bandwidth, DecisionSeq, JobId, JobSpec, NodeId, NodeName, Span, StorageName,
+    SubmitKey, TaskId, Timestamp, UserId,
 };
 
 use scheduler_core::{Books, Broken, Core, Decision, Event, Observation, Policy, Stamp, Violation};
 
 use self::processes::Timer;
+use self::writes::Write;
 use crate::agent::Agent;
 use crate::cluster::{NodeForm, facts};
 use crate::work::Work;
@@ -38,6 +40,8 @@ pub enum Wrong {
     Replay,
     /// A second pass over an unchanged world decides something.
     Restless(Vec<Decision>),
+    /// More may be written, or is, than a storage target may carry.
+    Overwritten(String),
 }
 
 impl fmt::Display for Wrong {
@@ -49,6 +53,7 @@ impl fmt::Display for Wrong {
                 write!(out, "audit: {}", found.join("; "))
             }
             Self::Replay => out.write_str("replayed decisions make other books"),
+            Self::Overwritten(why) => out.write_str(why),
             Self::Restless(decided) => write!(out, "a second pass decides {decided:?}"),
         }
     }
@@ -75,6 +80,12 @@ pub struct World<O> {
     works: BTreeMap<JobId, Work>,
     timers: BTreeMap<(Timestamp, u64), Timer>,
     timers_set: u64,
+    /// Who writes with a permit, or waits for one.
+    writes: BTreeMap<AttemptId, Write>,
+    /// The highest cap that each storage target ever had.
+    caps: BTreeMap<StorageName, Bandwidth>,
+    /// Since when the coordinator is away.
+    away: Option<Timestamp>,
     submits: u128,
     /// Nodes whose plan may be another.
     stale: BTreeSet<NodeId>,
@@ -104,6 +115,9 @@ impl<O: Observer> World<O> {
             works: BTreeMap::new(),
             timers: BTreeMap::new(),
             timers_set: 0,
+            writes: BTreeMap::new(),
+            caps: BTreeMap::new(),
+            away: None,
             submits: 0,
             stale: BTreeSet::new(),
         };
@@ -230,19 +244,26 @@ impl<O: Observer> World<O> {
             Decision::AttemptPlanned { attempt, .. }
             | Decision::AttemptGranted(attempt)
             | Decision::SaveAdmitted { attempt, .. }
+            | Decision::WriteRated { attempt, .. }
+            | Decision::WriteEnded(attempt)
             | Decision::StopOrdered { attempt, .. }
             | Decision::AttemptEnded { attempt, .. } => {
                 let tasks = self.replay.attempt(*attempt).map(|one| &one.tasks);
                 self.stale.extend(tasks.into_iter().flatten().map(|task| task.place.node));
             }
+            Decision::GateSet { storage, rule, .. } => {
+                let caps = rule.hours.iter().map(|hours| hours.cap).chain(rule.cap);
+                let highest = self.caps.entry(storage.clone()).or_default();
+                *highest = caps.max().map_or(Bandwidth(u64::MAX), |cap| cap.max(*highest));
+            }
+            Decision::PermitGranted { permit, .. } => {
+                self.stale.extend(self.replay.task(permit.task).map(|task| task.place.node));
+            }
             Decision::TaskEnded { task, .. } | Decision::TaskReleased(task) => {
                 self.stale.extend(self.replay.task(*task).map(|task| task.place.node));
             }
             Decision::AttemptRunning(attempt) => {
-                let work = self.works.get_mut(&attempt.job);
-                let ends = work.and_then(|work| work.begin(*attempt, self.now));
-                self.set(ends, Timer::Finished(*attempt));
-                self.set_periodic(*attempt);
+                self.train(*attempt);
             }
             _ => {}
         }
@@ -256,6 +277,7 @@ impl<O: Observer> World<O> {
         if *self.core.books() != self.replay {
             return Err(Wrong::Replay);
         }
+        self.check_writes()?;
         if *event == Event::LeaderStarted || self.overdue {
             return Ok(());
         }

@@ -7,10 +7,13 @@ mod conserving;
 #[path = "invariants/seeds.rs"]
 mod seeds;
 
-use scheduler_core::{AccountRequest, Books, Cut, Decision, Event, JobRequest, Policy, Size};
+use scheduler_core::{
+    AccountRequest, Books, Cut, Decision, Event, GateRequest, GateRule, JobRequest, Policy, Size,
+};
 use simulator::{EPOCH, NodeForm, Observer, OnSave, Work, World, Wrong, job_spec};
 use tidegate_model::{
-    ArrayPlace, GpuCount, JobId, NodeName, Span, SubmitKey, Timestamp, UserId, WhileWaiting,
+    ArrayPlace, Bandwidth, Bytes, GpuCount, JobId, NodeName, Span, SubmitKey, Timestamp, UserId,
+    WhileWaiting,
 };
 
 /// Seeds in a run of the tests; `CHAOS_SEEDS=from..to` names others.
@@ -63,6 +66,7 @@ fn chaos(seed: u64) -> Result<(), Wrong> {
     let nodes = forms.iter().map(|form| form.name.clone()).collect();
     let mut chaos = Chaos { dice, world: World::new(&forms, policy, Nobody, true)?, nodes };
     chaos.divide()?;
+    chaos.limit()?;
     for step in 0..STEPS {
         let minutes = if chaos.dice.u32(0..80) == 0 { 3000 } else { chaos.dice.u64(0..40) };
         let pause = Span::minutes(minutes).0.saturating_add(chaos.dice.u64(0..3));
@@ -95,6 +99,22 @@ impl Chaos {
             ("zero", Size::Share(0)),
         ];
         sizes.into_iter().try_for_each(|(path, size)| self.set(path, size, Cut::Now))
+    }
+
+    /// The storage target has a cap under most seeds, of which a checkpoint takes a while.
+    fn limit(&mut self) -> Result<(), Wrong> {
+        if self.dice.u32(0..4) == 0 {
+            return Ok(());
+        }
+        let rule = GateRule {
+            cap: Some(Bandwidth(self.dice.u64(4..64) << 20)),
+            writers: self.dice.bool().then_some(self.dice.u32(1..6)),
+            node: self.dice.bool().then_some(Bandwidth(self.dice.u64(2..32) << 20)),
+            ..GateRule::default()
+        };
+        let storage = "shared".parse().expect("a name");
+        let request = GateRequest::Set(rule);
+        self.world.tell(&Event::GateRequested { storage, by: ROOT, request }).map(|_decided| ())
     }
 
     fn set(&mut self, path: &str, size: Size, cut: Cut) -> Result<(), Wrong> {
@@ -163,7 +183,17 @@ impl Chaos {
                 };
                 Event::AccountRequested { by: ROOT, request }
             }
-            12..=17 => return self.befall_job(),
+            12 if self.dice.bool() => Event::GateRequested {
+                storage: "shared".parse().expect("a name"),
+                by: ROOT,
+                request: GateRequest::Pause { reason: "chaos".to_owned() },
+            },
+            12 | 13 => Event::GateRequested {
+                storage: "shared".parse().expect("a name"),
+                by: ROOT,
+                request: GateRequest::Resume,
+            },
+            14..=18 => return self.befall_job(),
             _ => return self.submit(step),
         };
         self.world.tell(&asked).map(|_decided| ())
@@ -202,6 +232,8 @@ impl Chaos {
         let mut work =
             Work::lasting(Some(Span::minutes(dice.u64(5..600))), Span::seconds(dice.u64(1..400)));
         work.on_save = on_save;
+        work.asks = dice.bool();
+        work.bytes = Bytes(dice.u64(1..2000) << 20);
         work.start =
             Span::seconds(*dice.choice(&[0, 0, 0, 0, 0, 0, 30, 30, 30, 700]).unwrap_or(&0));
         work.stop = Span::seconds(*dice.choice(&[0, 10, 100]).unwrap_or(&0));

@@ -81,6 +81,7 @@ impl<O: Observer> World<O> {
     /// The coordinator is away: nodes and jobs go on without it.
     pub fn take_down(&mut self) {
         self.down = true;
+        self.away = Some(self.now);
     }
 
     /// A new coordinator takes over the journal, and all nodes report to it.
@@ -89,6 +90,7 @@ impl<O: Observer> World<O> {
     /// If an invariant does not hold.
     pub fn restart(&mut self) -> Result<(), Wrong> {
         self.down = false;
+        self.away = None;
         self.core = Core::restored(self.replay.clone());
         self.overdue = true;
         self.apply(&Event::LeaderStarted)?;

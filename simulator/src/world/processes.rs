@@ -1,7 +1,7 @@
 //! What processes do by themselves: start, finish, commit, save, end.
 
 use tidegate_model::{
-    AttemptId, Bytes, Commit, DecisionSeq, JobId, Span, TaskExit, TaskId, Timestamp,
+    AttemptId, Commit, DecisionSeq, JobId, Span, TaskExit, TaskId, Timestamp, WriteClass,
 };
 
 use super::{Observer, World};
@@ -12,10 +12,15 @@ use crate::work::{OnSave, Work};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
     Started(TaskId),
-    Ended { task: TaskId, killed: bool },
+    Ended {
+        task: TaskId,
+        killed: bool,
+    },
     Finished(AttemptId),
     Commits(AttemptId),
     Saved(AttemptId, DecisionSeq),
+    /// What was asked for may be written.
+    Written(AttemptId),
 }
 
 impl<O: Observer> World<O> {
@@ -33,13 +38,20 @@ impl<O: Observer> World<O> {
             }
             Consequence::Save(attempt, request) => {
                 let Some(work) = self.works.get_mut(&attempt.job) else { return };
-                if work.on_save == OnSave::Ignore || !work.trains(attempt) {
+                if work.on_save == OnSave::Ignore {
+                    return;
+                }
+                if work.asks {
+                    return self.write_and_leave(attempt, request);
+                }
+                if !work.trains(attempt) {
                     return;
                 }
                 work.pause(now);
                 let at = now.plus(work.save);
                 self.set(Some(at), Timer::Saved(attempt, request));
             }
+            Consequence::Permit(task, permit) => self.permitted(task, &permit),
         }
     }
 
@@ -74,13 +86,16 @@ impl<O: Observer> World<O> {
                 self.on_node_of(task, |agent| agent.end_stopped(task, killed, now));
             }
             Timer::Finished(attempt) => {
-                let trains = self.works.get(&attempt.job).is_some_and(|work| work.trains(attempt));
-                if trains {
+                let work = self.works.get(&attempt.job);
+                if work.is_some_and(|work| work.trains(attempt) && work.is_done(now)) {
                     self.end_all(attempt, 0);
                 }
             }
             Timer::Commits(attempt) => {
-                if self.commit_now(attempt) {
+                let asks = self.works.get(&attempt.job).is_some_and(|work| work.asks);
+                if asks {
+                    self.write(attempt, WriteClass::Periodic);
+                } else if self.commit_now(attempt) {
                     self.set_periodic(attempt);
                 }
             }
@@ -99,6 +114,7 @@ impl<O: Observer> World<O> {
                     OnSave::Ignore => {}
                 }
             }
+            Timer::Written(attempt) => self.written(attempt),
         }
     }
 
@@ -111,7 +127,7 @@ impl<O: Observer> World<O> {
     }
 
     /// All processes of the attempt exit with that code.
-    fn end_all(&mut self, attempt: AttemptId, code: u8) {
+    pub(super) fn end_all(&mut self, attempt: AttemptId, code: u8) {
         let tasks: Vec<_> = self
             .replay
             .attempt(attempt)
@@ -132,14 +148,20 @@ impl<O: Observer> World<O> {
         true
     }
 
-    fn first_runs(&self, attempt: AttemptId) -> bool {
+    pub(super) fn first_runs(&self, attempt: AttemptId) -> bool {
         let first = self.replay.task(TaskId { attempt, index: 0 }).map(|task| task.place.node);
         let agent = first.and_then(|node| self.agents.get(&node));
         agent.is_some_and(|agent| agent.runs(attempt))
     }
 
-    fn say_commit(&mut self, attempt: AttemptId, step: u64, request: Option<DecisionSeq>) {
-        let commit = Commit { step, path: format!("/w/{step}"), bytes: Bytes(1 << 30), request };
+    pub(super) fn say_commit(
+        &mut self,
+        attempt: AttemptId,
+        step: u64,
+        request: Option<DecisionSeq>,
+    ) {
+        let bytes = self.works.get(&attempt.job).map(|work| work.bytes).unwrap_or_default();
+        let commit = Commit { step, path: format!("/w/{step}"), bytes, request };
         let task = TaskId { attempt, index: 0 };
         self.on_node_of(task, |agent| agent.committed(task, commit));
     }

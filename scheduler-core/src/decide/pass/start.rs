@@ -148,7 +148,7 @@ impl<'books> Pass<'books> {
             if alone { self.now } else { spot.emptied_by(self.books, self.backlog()) }
         };
         let admits = |spot: &Spot<'_>, until: Timestamp| {
-            let displaces = spot.idle.saturating_add(spot.coming) < one.shape.per_node;
+            let displaces = spot.without_funded() < one.shape.per_node;
             admits(spot, &one.claimant, until, displaces)
         };
         let could = |spot: &Spot<'_>| {
@@ -268,8 +268,9 @@ impl<'books> Pass<'books> {
 
 /// Whether the claimant, protected until then at the longest, may go to a node that others are to
 /// have. Nobody goes past an older firm reservation. Expected starts are estimates that shape
-/// backfill: they keep GPUs that nobody has to leave, from everybody but small jobs. A right to
-/// displace is not theirs to hold up.
+/// backfill: they keep GPUs that are idle, or that only free work has to leave (it may have taken them
+/// this instant), from everybody but small jobs. A right to displace Funded work is not theirs to hold
+/// up.
 fn admits(spot: &Spot<'_>, claimant: &Claimant<'_>, until: Timestamp, displaces: bool) -> bool {
     let passes = displaces || claimant.small || spot.before_expected(until);
     passes && spot.before_firm(claimant.job.id, until)

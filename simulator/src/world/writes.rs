@@ -1,0 +1,170 @@
+//! Jobs that ask before they write, and keep to what they are told.
+
+use tidegate_model::{
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, DecisionSeq, Permit, Span, TaskId, Timestamp,
+    WriteClass,
+};
+
+use super::processes::Timer;
+use super::{Observer, World, Wrong};
+use crate::agent::SAVED;
+use crate::work::OnSave;
+
+/// A checkpoint of a job that asks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Write {
+    ask: Ask,
+    /// The request to save that it answers, if it does.
+    request: Option<DecisionSeq>,
+    /// What it may do; none while it waits.
+    grant: Option<Grant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Grant {
+    rate: Option<Bandwidth>,
+    length: Span,
+    after: Option<Bandwidth>,
+    since: Timestamp,
+    /// Written before.
+    written: Bytes,
+}
+
+impl Grant {
+    /// At which rate it writes: as granted, until its agent has not been heard for the length.
+    fn rate(&self, unheard: Option<Timestamp>, now: Timestamp) -> Option<Bandwidth> {
+        let lapsed = unheard.is_some_and(|since| since.max(self.since).plus(self.length) <= now);
+        if lapsed { self.after } else { self.rate }
+    }
+}
+
+impl<O: Observer> World<O> {
+    /// It trains from now on.
+    pub(super) fn train(&mut self, attempt: AttemptId) {
+        let work = self.works.get_mut(&attempt.job);
+        let ends = work.and_then(|work| work.begin(attempt, self.now));
+        self.set(ends, Timer::Finished(attempt));
+        self.set_periodic(attempt);
+    }
+
+    /// Trains no more, and asks to write.
+    pub(super) fn write(&mut self, attempt: AttemptId, class: WriteClass) {
+        let (now, runs) = (self.now, self.first_runs(attempt));
+        let work = self.works.get_mut(&attempt.job);
+        let Some(work) = work.filter(|work| runs && work.trains(attempt)) else { return };
+        work.pause(now);
+        let before = self.writes.get(&attempt).map_or(0, |write| write.ask.number);
+        let number = before.saturating_add(1);
+        let ask = Ask { number, class, bytes: work.bytes, files: 0, patience: None };
+        self.writes.insert(attempt, Write { ask, request: None, grant: None });
+        self.say_ask(attempt, ask, false);
+    }
+
+    pub(super) fn write_and_leave(&mut self, attempt: AttemptId, request: DecisionSeq) {
+        self.write(attempt, WriteClass::Preemption);
+        // Who writes for itself just now leaves after that.
+        if let Some(write) = self.writes.get_mut(&attempt) {
+            write.request = Some(request);
+        }
+    }
+
+    fn say_ask(&mut self, attempt: AttemptId, ask: Ask, done: bool) {
+        let task = TaskId { attempt, index: 0 };
+        let written = if done { ask.bytes } else { Bytes(0) };
+        let seen = AskSeen { ask, waited: Span::ZERO, written, done };
+        self.on_node_of(task, |agent| agent.asks(task, seen));
+    }
+
+    /// Its ask was answered.
+    pub(super) fn permitted(&mut self, task: TaskId, permit: &Permit) {
+        let Permit::Granted { ask, rate, length, after } = *permit else { return };
+        let (attempt, now) = (task.attempt, self.now);
+        let written = self.written_by(attempt);
+        let Some(write) = self.writes.get_mut(&attempt).filter(|one| one.ask.number == ask) else {
+            return;
+        };
+        write.grant = Some(Grant { rate, length, after, since: now, written });
+        self.look_again(attempt);
+    }
+
+    /// Since when the agent of an attempt's first task has not been heard.
+    fn unheard(&self, attempt: AttemptId) -> Option<Timestamp> {
+        let first = self.replay.task(TaskId { attempt, index: 0 })?.place.node;
+        let silent = self.agents.get(&first)?.silent;
+        silent.into_iter().chain(self.away).min()
+    }
+
+    fn written_by(&self, attempt: AttemptId) -> Bytes {
+        let grant = self.writes.get(&attempt).and_then(|write| write.grant);
+        let Some(grant) = grant else { return Bytes(0) };
+        let rate = grant.rate(self.unheard(attempt), self.now);
+        let since = rate.map_or(Bytes(0), |rate| rate.over(self.now.since(grant.since)));
+        Bytes(grant.written.0.saturating_add(since.0))
+    }
+
+    /// When it may have written.
+    fn look_again(&mut self, attempt: AttemptId) {
+        let Some(Write { ask, grant: Some(grant), .. }) = self.writes.get(&attempt).copied() else {
+            return;
+        };
+        let left = Bytes(ask.bytes.0.saturating_sub(self.written_by(attempt).0));
+        let save = self.works.get(&attempt.job).map_or(Span::ZERO, |work| work.save);
+        let rate = grant.rate(self.unheard(attempt), self.now);
+        // At least a moment, so that what was rounded down is written too.
+        let takes = rate.map_or(save, |rate| rate.takes(left)).max(Span(1));
+        self.set(Some(self.now.plus(takes)), Timer::Written(attempt));
+    }
+
+    /// Perhaps it has written all.
+    pub(super) fn written(&mut self, attempt: AttemptId) {
+        let Some(write) = self.writes.get(&attempt).copied() else { return };
+        let Some(grant) = write.grant.filter(|_| self.first_runs(attempt)) else { return };
+        let by_rate = grant.rate.is_some();
+        if by_rate && self.written_by(attempt) < write.ask.bytes {
+            return self.look_again(attempt);
+        }
+        self.say_ask(attempt, write.ask, true);
+        self.writes.entry(attempt).and_modify(|write| write.grant = None);
+        let Some(work) = self.works.get_mut(&attempt.job) else { return };
+        if write.request.is_some() && work.on_save == OnSave::Leave {
+            return self.end_all(attempt, 0);
+        }
+        let step = work.saved();
+        self.say_commit(attempt, step, write.request);
+        if write.request.is_some() {
+            self.end_all(attempt, SAVED);
+        } else {
+            self.train(attempt);
+        }
+    }
+
+    /// What may be written is at most the highest cap there ever was, and so is what those that ask
+    /// do write.
+    pub(super) fn check_writes(&self) -> Result<(), Wrong> {
+        for (storage, cap) in &self.caps {
+            let books = &self.replay;
+            let here = |id: &AttemptId| {
+                let job = books.jobs.get(&id.job);
+                let offer = job.and_then(|job| job.spec.checkpoint.as_ref());
+                offer.is_some_and(|offer| offer.storage == *storage)
+            };
+            let may = books.live_attempts().filter(|one| here(&one.id));
+            let may: Bandwidth = may.filter_map(|one| one.writing?.rate).sum();
+            let does = self.writing(here);
+            if may > *cap || does > *cap {
+                let why = format!("{storage}: {may} may be written, {does} are; the cap is {cap}");
+                return Err(Wrong::Overwritten(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// What those of them that ask write at this instant, whatever the scheduler thinks of it.
+    fn writing(&self, of: impl Fn(&AttemptId) -> bool) -> Bandwidth {
+        let rates = self.writes.iter().filter(|(id, _)| of(id)).filter_map(|(attempt, write)| {
+            let grant = write.grant.filter(|_| self.first_runs(*attempt))?;
+            grant.rate(self.unheard(*attempt), self.now)
+        });
+        rates.sum()
+    }
+}
