@@ -121,14 +121,27 @@ pub(crate) fn step(
     writers: &[Writer],
     wants: &[Want],
 ) -> Option<Step> {
-    let room = Room::of(limits, writers, wants);
-    if let Some(raise) = room.raise(writers) {
-        return Some(raise);
-    }
-    if writers.len() >= limits.writers {
-        return None;
-    }
-    room.overdue(wants).or_else(|| room.next(now, writers, wants))
+    let raised = |pooled: bool| {
+        let mut held = writers.iter().filter(move |one| one.asks && one.pooled == pooled);
+        held.find_map(|one| raise(limits, writers, wants, one))
+    };
+    let admitted = || {
+        let room = Room::of(limits, writers, wants);
+        let any = writers.len() < limits.writers;
+        any.then(|| room.next(now, writers, wants).or_else(|| room.overdue(wants))).flatten()
+    };
+    // Who writes out of the pool was not the first in the order: those that are go before it.
+    raised(false).or_else(admitted).or_else(|| raised(true))
+}
+
+/// Whether a writer may have more, and out of the ordinary part. What is small is left.
+fn raise(limits: Limits, writers: &[Writer], wants: &[Want], one: &Writer) -> Option<Step> {
+    let others: Vec<Writer> =
+        writers.iter().filter(|other| other.who != one.who).copied().collect();
+    let room = Room::of(limits, &others, wants);
+    let rate = one.own.min(room.most).min(room.free);
+    let worth = one.rate.0.saturating_add(one.rate.0 / CHANGE_PART);
+    (rate.0 > worth).then_some(Step::Raise { who: one.who, rate })
 }
 
 /// What is left at an instant.
@@ -157,21 +170,12 @@ impl Room {
         Self { most, free, pool: limits.pool.less(of_pool).less(lent) }
     }
 
-    /// In the order in which they were admitted. What is small is left.
-    fn raise(&self, writers: &[Writer]) -> Option<Step> {
-        let mut held = writers.iter().filter(|one| one.asks);
-        held.find_map(|one| {
-            let of_own = if one.pooled { Bandwidth(0) } else { one.rate };
-            let rate = one.own.min(self.most).min(of_own.plus(self.free));
-            let worth = one.rate.0.saturating_add(one.rate.0 / CHANGE_PART);
-            (rate.0 > worth).then_some(Step::Raise { who: one.who, rate })
-        })
-    }
-
-    /// Who has waited longest writes out of the pool, if that has room for it.
+    /// Who has waited longest writes out of the pool, if that has room for it. Who writes as fast as
+    /// it can fits there only if that is not faster.
     fn overdue(&self, wants: &[Want]) -> Option<Step> {
         let late = wants.iter().filter(|want| want.overdue);
-        let first = late.min_by_key(|want| (want.since, want.record, want.who))?;
+        let fits = |want: &&Want| want.asks || want.own <= self.pool;
+        let first = late.filter(fits).min_by_key(|want| (want.since, want.record, want.who))?;
         let rate = first.rate(self.pool, self.pool)?;
         Some(Step::Admit { who: first.who, rate, pooled: true })
     }

@@ -3,6 +3,7 @@
 //! The format is in docs/scenarios.md.
 
 mod difference;
+mod gates;
 mod script;
 mod stage;
 mod values;

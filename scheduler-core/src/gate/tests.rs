@@ -177,13 +177,13 @@ fn the_pool_is_lent_until_somebody_has_waited_too_long_and_then_comes_back() {
     assert_eq!(next(&[], &[b]), admitted(b, 100, false), "lent");
     let late = Want { overdue: true, ..c };
     assert_eq!(next(&[writes(b, 100, false)], &[late]), None, "not back yet");
-    assert_eq!(next(&[], &[late]), admitted(c, 10, true));
-    assert_eq!(
-        next(&[writes(c, 10, true)], &[a]),
-        Some(Step::Raise { who: c.who, rate: Bandwidth(90 * GB) })
-    );
-    let own = Writer { own: Bandwidth(10 * GB), ..writes(c, 10, true) };
-    assert_eq!(next(&[own], &[a]), admitted(a, 90, false));
+    let fresh = Want { overdue: false, ..a };
+    assert_eq!(next(&[], &[fresh, late]), admitted(a, 90, false), "the rest goes on in its order");
+    assert_eq!(next(&[writes(a, 90, false)], &[late]), admitted(c, 10, true));
+    let pooled = writes(c, 10, true);
+    assert_eq!(next(&[pooled], &[a]), admitted(a, 90, false));
+    let raised = Some(Step::Raise { who: c.who, rate: CAP });
+    assert_eq!(next(&[pooled], &[]), raised, "nobody else wants it");
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! Reads what happens in a scenario.
 
+mod gate;
 mod job;
 
-use tidegate_model::{AccountPath, NodeName, Timestamp, UserId};
+use tidegate_model::{AccountPath, NodeName, StorageName, Timestamp, UserId};
 
-use scheduler_core::{AccountRequest, Cut, Policy, Role};
+use scheduler_core::{AccountRequest, Cut, GateRequest, Policy, Role};
 
 use super::Unreadable;
 use super::values;
 use crate::cluster::NodeForm;
+use crate::world::EPOCH;
 
 pub(super) use self::job::JobForm;
 
@@ -31,6 +33,7 @@ pub(super) enum Step {
     Node(NodeVerb, Vec<NodeName>, UserId),
     Drain { node: NodeName, why: String, wanted_by: Option<Timestamp>, by: UserId },
     Account(AccountRequest, UserId),
+    Gate(StorageName, GateRequest, UserId),
     Policy(String, String),
     Down,
     Restart,
@@ -121,12 +124,18 @@ impl Script {
                 self.accounts.push((request, by(rest)?));
                 Ok(())
             }
+            ("gate", _) => {
+                let (storage, request) = gate::gate(line, rest)?;
+                self.steps.push((EPOCH, Step::Gate(storage, request, by(rest)?)));
+                Ok(())
+            }
             ("until", [at]) => {
                 self.until = Some(values::instant(at).ok_or("until is followed by an instant")?);
                 Ok(())
             }
             _ => Err(format!(
-                "{first:?}: an instant, cluster, type, policy, account, role or until is accepted"
+                "{first:?}: an instant, cluster, type, policy, account, role, gate or until is \
+                 accepted"
             )),
         }
     }
@@ -166,6 +175,10 @@ fn step(line: &str, words: &[&str]) -> Result<Vec<Step>, String> {
         ("drain", [named, options @ ..]) => drains(line, named, options)?,
         ("set" | "transfer" | "delete" | "role", _) => {
             vec![Step::Account(account_request(verb, rest)?, by(rest)?)]
+        }
+        ("gate", _) => {
+            let (storage, request) = gate::gate(line, rest)?;
+            vec![Step::Gate(storage, request, by(rest)?)]
         }
         ("policy", [key, value]) => vec![Step::Policy((*key).to_owned(), (*value).to_owned())],
         ("down", []) => vec![Step::Down],

@@ -6,6 +6,7 @@ use scheduler_core::{
     Account, AccountRequest, Cut, Decision, Event, Explanation, JobRequest, Refusal, Size,
 };
 
+use super::gates;
 use super::script::{JobForm, JobVerb, NodeVerb, Script, Step};
 use super::values::{self, amount_text, instant_text};
 use super::words::{Words, node_name};
@@ -80,6 +81,11 @@ impl Stage {
                 self.ask(&event, &format!("drain {node}"))
             }
             Step::Account(request, by) => self.account(request, *by),
+            Step::Gate(storage, request, by) => {
+                let (storage, by, request) = (storage.clone(), *by, request.clone());
+                let what = format!("gate {storage}");
+                self.ask(&Event::GateRequested { storage, by, request }, &what)
+            }
             Step::Policy(key, value) => {
                 let mut policy = self.world.core().books().policy.clone();
                 match values::set_policy(&mut policy, key, value) {
@@ -195,6 +201,10 @@ impl Stage {
         if let Some(job) = self.world.observer.job(name) {
             let text = self.world.core().explain(self.world.now(), job).map(|why| explained(&why));
             return self.say(format!("{name}: {}", text.unwrap_or_else(|| "forgotten".to_owned())));
+        }
+        if name == "gates" {
+            let texts = gates::texts(self.world.core(), self.world.now(), &self.world.observer);
+            return texts.into_iter().try_for_each(|text| self.say(text));
         }
         let texts = self.account_texts(name);
         if !texts.is_empty() {

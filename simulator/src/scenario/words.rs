@@ -60,7 +60,7 @@ impl Words {
         lines.map(|(at, text)| format!("{at} {text}\n")).collect()
     }
 
-    fn attempt(&self, id: AttemptId) -> String {
+    pub(super) fn attempt(&self, id: AttemptId) -> String {
         format!("{}.{}", self.name(id.job), id.number)
     }
 
@@ -89,12 +89,22 @@ impl Words {
                 let why = self.save_reason(books, *why);
                 format!("{name} is asked to save: {why}")
             }
-            Decision::SaveAdmitted { .. } => {
+            Decision::SaveAdmitted { rate, .. } => {
                 let asked = books.attempt(id).and_then(|attempt| attempt.save);
-                if asked.is_some_and(|save| save.at == at) {
+                let told = rate.map(|rate| format!(", reckoned at {rate}")).unwrap_or_default();
+                if asked.is_some_and(|save| save.at == at) && told.is_empty() {
                     return;
                 }
-                format!("{name} may save")
+                format!("{name} may save{told}")
+            }
+            Decision::PermitGranted { permit, bytes, rate, pooled } => {
+                let rate = rate.map(|rate| format!(" at {rate}")).unwrap_or_default();
+                let pooled = if *pooled { " out of the pool" } else { "" };
+                format!("{name} may write {bytes}{rate}{pooled} ({})", permit.class)
+            }
+            Decision::WriteRated { rate, pooled, .. } => {
+                let pooled = if *pooled { " out of the pool" } else { "" };
+                format!("{name} may write at {rate}{pooled}")
             }
             Decision::SaveWithdrawn(_) => format!("{name} need not save"),
             Decision::StopOrdered { why, .. } => format!("{name} is stopped: {why}"),

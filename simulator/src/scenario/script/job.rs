@@ -1,6 +1,8 @@
 //! Reads what a job asks and how it behaves.
 
-use tidegate_model::{ArrayPlace, GpuCount, JobSpec, Span, SubmitKey, UserId, WhileWaiting};
+use tidegate_model::{
+    ArrayPlace, CheckpointOffer, GpuCount, JobSpec, Span, SubmitKey, UserId, WhileWaiting,
+};
 
 use super::{expand, user};
 use crate::cluster::job_spec;
@@ -39,6 +41,7 @@ impl JobForm {
             "no-free" => self.spec.while_waiting = WhileWaiting::Wait,
             "whole-cluster" => self.spec.whole_cluster = true,
             "no-checkpoint" => self.spec.checkpoint = None,
+            "asks" => self.work.asks = true,
             "ignores-saves" => self.work.on_save = OnSave::Ignore,
             "leaves-unsaved" => self.work.on_save = OnSave::Leave,
             _ => return Err(format!("{name:?} is nothing that a job is")),
@@ -72,10 +75,22 @@ impl JobForm {
                 let jobs = expand(value)?.into_iter();
                 self.after.extend(jobs.map(|job| (job, key == "after-done")));
             }
+            "bytes" => {
+                self.work.bytes = value.parse().map_err(|error| format!("{error}"))?;
+                self.offer(key)?.bytes = Some(self.work.bytes);
+            }
+            "storage" => {
+                self.offer(key)?.storage = value.parse().map_err(|error| format!("{error}"))?;
+            }
             "run" if value == "forever" => self.work.run = None,
             _ => return self.set_span(key, span(key, value)?),
         }
         Ok(())
+    }
+
+    fn offer(&mut self, key: &str) -> Result<&mut CheckpointOffer, String> {
+        let offer = self.spec.checkpoint.as_mut();
+        offer.ok_or_else(|| format!("{key}= goes before no-checkpoint"))
     }
 
     fn set_span(&mut self, key: &str, value: Span) -> Result<(), String> {
@@ -87,10 +102,7 @@ impl JobForm {
             "stop" => self.work.stop = value,
             "stop-grace" => self.spec.grace = value,
             "commit-every" => self.work.commit_every = Some(value),
-            "grace" => {
-                let offer = self.spec.checkpoint.as_mut();
-                offer.ok_or("grace= goes before no-checkpoint")?.grace = value;
-            }
+            "grace" => self.offer(key)?.grace = value,
             _ => return Err(format!("{key:?} is nothing that a job has")),
         }
         Ok(())

@@ -1,0 +1,26 @@
+//! Write gates, as `show gates` says them.
+
+use scheduler_core::{Core, GateStatus};
+use tidegate_model::Timestamp;
+
+use super::values::instant_text;
+use super::words::Words;
+
+pub(super) fn texts(core: &Core, now: Timestamp, words: &Words) -> Vec<String> {
+    core.gates(now).iter().map(|gate| text(gate, words)).collect()
+}
+
+fn text(gate: &GateStatus, words: &Words) -> String {
+    let cap = gate.cap.map_or_else(|| "no cap".to_owned(), |cap| format!("cap {cap}"));
+    let paused = if gate.gate.paused.is_some() { ", paused" } else { "" };
+    let mut text = format!("{}: {cap}{paused}, admitted {}", gate.storage, gate.admitted);
+    for writer in &gate.writers {
+        let until = writer.turn.map(|(_, until)| format!(" until {}", instant_text(until)));
+        text += &format!(", {} writes{}", words.attempt(writer.attempt), until.unwrap_or_default());
+    }
+    for waiter in &gate.queue {
+        let from = waiter.slot.map(|(from, _)| format!(" until {}", instant_text(from)));
+        text += &format!(", {} waits{}", words.attempt(waiter.attempt), from.unwrap_or_default());
+    }
+    text
+}
