@@ -5,14 +5,59 @@ use std::collections::BTreeMap;
 
 use tidegate_model::{AttemptId, NodeId, StorageName, Timestamp};
 
-use crate::books::{Attempt, Books, Job};
+use crate::books::{Attempt, Books, Job, SaveOrder};
 use crate::decide::published;
 use crate::decide::spots::{Backlog, save_grace, start_limit, yields_at};
 use crate::decision::{Decision, SaveReason};
 
 /// The next request to leave, withdrawal or admission.
 pub(crate) fn next(books: &Books) -> Option<Decision> {
-    drained(books).or_else(|| withdrawn(books)).or_else(|| admitted(books))
+    drained(books).or_else(|| {
+        let asked = Asked::all(books);
+        withdrawn(books, &asked).or_else(|| admitted(books, &asked))
+    })
+}
+
+/// An attempt that is asked to save and is not told to stop.
+struct Asked<'books> {
+    id: AttemptId,
+    save: SaveOrder,
+    /// Where it saves, if it can.
+    storage: Option<&'books StorageName>,
+    /// For whom it leaves, if for a start.
+    heir: Option<&'books Attempt>,
+}
+
+impl<'books> Asked<'books> {
+    /// In the order of the requests.
+    fn all(books: &'books Books) -> Vec<Self> {
+        let mut asked: Vec<Self> = Vec::with_capacity(books.index.saving.len());
+        for (_, id) in &books.index.saving {
+            let Some((job, attempt)) = books.with_job(*id) else { continue };
+            let Some(save) = attempt.save else { continue };
+            // All whom one gang displaces stand together.
+            let alike = asked.last().filter(|last| last.save.why.heir() == save.why.heir());
+            let heir = match alike {
+                Some(last) => last.heir,
+                None => save.why.heir().and_then(|by| books.attempt(by)),
+            };
+            asked.push(Self { id: *id, save, storage: job.storage(), heir });
+        }
+        asked
+    }
+
+    fn is_unsaid(&self) -> bool {
+        self.save.admitted.is_none()
+    }
+}
+
+impl SaveReason {
+    fn heir(self) -> Option<AttemptId> {
+        match self {
+            Self::Displaced { by, .. } => Some(by),
+            Self::Drained { .. } => None,
+        }
+    }
 }
 
 /// On a node that takes no work, who is not protected is asked at once.
@@ -30,57 +75,36 @@ fn drained(books: &Books) -> Option<Decision> {
 }
 
 /// A request whose cause is gone is taken back while nobody was told.
-fn withdrawn(books: &Books) -> Option<Decision> {
-    let mut unsaid = unsaid(books);
-    unsaid.find_map(|(_, attempt)| {
-        let needed = match attempt.save?.why {
-            // It leaves for a reservation of its own.
-            SaveReason::Displaced { by, .. } if by.job == attempt.id.job => true,
-            SaveReason::Displaced { by, .. } => {
-                books.attempt(by).is_some_and(|heir| heir.stop.is_none() && heir.is_live())
-            }
-            SaveReason::Drained { node } => {
-                books.nodes.get(&node).is_some_and(|node| node.drain.is_some())
-            }
-        };
-        (!needed).then_some(Decision::SaveWithdrawn(attempt.id))
-    })
-}
-
-fn unsaid(books: &Books) -> impl Iterator<Item = (&Job, &Attempt)> {
-    books.index.saving.iter().filter_map(|(_, id)| {
-        let (job, attempt) = books.with_job(*id)?;
-        attempt.save?.admitted.is_none().then_some((job, attempt))
-    })
+fn withdrawn(books: &Books, asked: &[Asked<'_>]) -> Option<Decision> {
+    let needed = |one: &&Asked<'_>| match one.save.why {
+        // It leaves for a reservation of its own.
+        SaveReason::Displaced { by, .. } if by.job == one.id.job => true,
+        SaveReason::Displaced { .. } => {
+            one.heir.is_some_and(|heir| heir.stop.is_none() && heir.is_live())
+        }
+        SaveReason::Drained { node } => {
+            books.nodes.get(&node).is_some_and(|node| node.drain.is_some())
+        }
+    };
+    let mut unsaid = asked.iter().filter(|one| one.is_unsaid());
+    unsaid.find(|one| !needed(one)).map(|one| Decision::SaveWithdrawn(one.id))
 }
 
 /// The gate: so many attempts at a time for each target, small jobs' victims first, then first
 /// come.
-fn admitted(books: &Books) -> Option<Decision> {
+fn admitted(books: &Books, asked: &[Asked<'_>]) -> Option<Decision> {
     let mut saving: BTreeMap<&StorageName, u32> = BTreeMap::new();
-    for (_, id) in &books.index.saving {
-        let (job, attempt) = books.with_job(*id)?;
-        let under_way = attempt.save?.admitted.is_some();
-        if let (Some(offer), true) = (&job.spec.checkpoint, under_way) {
-            let count = saving.entry(&offer.storage).or_default();
-            *count = count.saturating_add(1);
-        }
+    for storage in asked.iter().filter(|one| !one.is_unsaid()).filter_map(|one| one.storage) {
+        let count = saving.entry(storage).or_default();
+        *count = count.saturating_add(1);
     }
     let width = books.policy.sharing.gate_width;
-    let waiting = unsaid(books).filter_map(|(job, attempt)| {
-        let offer = job.spec.checkpoint.as_ref()?;
-        let room = saving.get(&offer.storage).is_none_or(|count| *count < width);
-        let save = attempt.save?;
-        room.then_some((!for_small(books, save.why), save.decision, attempt.id))
+    let waiting = asked.iter().filter(|one| one.is_unsaid()).filter_map(|one| {
+        let room = saving.get(one.storage?).is_none_or(|count| *count < width);
+        let for_small = one.heir.is_some_and(|heir| heir.terms.small);
+        room.then_some((!for_small, one.save.decision, one.id))
     });
     waiting.min().map(|(_, _, attempt)| Decision::SaveAdmitted(attempt))
-}
-
-fn for_small(books: &Books, why: SaveReason) -> bool {
-    match why {
-        SaveReason::Displaced { by, .. } => books.attempt(by).is_some_and(|heir| heir.terms.small),
-        SaveReason::Drained { .. } => false,
-    }
 }
 
 /// Attempts that save, and when each one's grace is over.
