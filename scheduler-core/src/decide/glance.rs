@@ -178,13 +178,15 @@ pub(crate) struct Rights<'books> {
     money: Money<'books>,
     pub(crate) leaf: AccountId,
     funded: Rc<Funded>,
-    /// The most that a start may claim which displaces work of another account.
+    /// The most that a start may claim which displaces work of another account: of any, and of each
+    /// by its number, as far as somebody asked.
     by_ratio: OnceCell<Amount>,
+    against: RefCell<Vec<Option<Amount>>>,
 }
 
 impl<'books> Rights<'books> {
     pub(crate) fn new(money: Money<'books>, leaf: AccountId, funded: Rc<Funded>) -> Self {
-        Self { money, leaf, funded, by_ratio: OnceCell::new() }
+        Self { money, leaf, funded, by_ratio: OnceCell::new(), against: RefCell::default() }
     }
 
     /// Whether a start that asks so much may have a right against anybody. `user`: whose, and in
@@ -198,8 +200,18 @@ impl<'books> Rights<'books> {
 
     fn by_ratio(&self) -> Amount {
         let others = self.funded.keys().filter(|other| **other != self.leaf);
-        let most = others.filter_map(|other| self.money.most_by_ratio(self.leaf, *other));
-        most.max().unwrap_or(Amount(i128::MIN))
+        others.map(|other| self.against(*other)).max().unwrap_or(Amount(i128::MIN))
+    }
+
+    /// The most that a start may claim to have a right against Funded work of another account.
+    pub(crate) fn against(&self, other: AccountId) -> Amount {
+        let most = || self.money.most_by_ratio(self.leaf, other).unwrap_or(Amount(i128::MIN));
+        let Ok(place) = usize::try_from(other.0) else { return most() };
+        let mut against = self.against.borrow_mut();
+        if against.len() <= place {
+            against.resize(place.saturating_add(1), None);
+        }
+        against.get_mut(place).map_or_else(most, |known| *known.get_or_insert_with(most))
     }
 
     /// Against the user's own later jobs.
