@@ -181,12 +181,12 @@ pub(crate) struct Rights<'books> {
     /// The most that a start may claim which displaces work of another account: of any, and of each
     /// by its number, as far as somebody asked.
     by_ratio: OnceCell<Amount>,
-    against: RefCell<Vec<Option<Amount>>>,
+    against: OnceCell<Vec<OnceCell<Amount>>>,
 }
 
 impl<'books> Rights<'books> {
     pub(crate) fn new(money: Money<'books>, leaf: AccountId, funded: Rc<Funded>) -> Self {
-        Self { money, leaf, funded, by_ratio: OnceCell::new(), against: RefCell::default() }
+        Self { money, leaf, funded, by_ratio: OnceCell::new(), against: OnceCell::new() }
     }
 
     /// Whether a start that asks so much may have a right against anybody. `user`: whose, and in
@@ -206,12 +206,10 @@ impl<'books> Rights<'books> {
     /// The most that a start may claim to have a right against Funded work of another account.
     pub(crate) fn against(&self, other: AccountId) -> Amount {
         let most = || self.money.most_by_ratio(self.leaf, other).unwrap_or(Amount(i128::MIN));
-        let Ok(place) = usize::try_from(other.0) else { return most() };
-        let mut against = self.against.borrow_mut();
-        if against.len() <= place {
-            against.resize(place.saturating_add(1), None);
-        }
-        against.get_mut(place).map_or_else(most, |known| *known.get_or_insert_with(most))
+        let accounts = || usize::try_from(self.money.books.accounts.next_id().0).unwrap_or(0);
+        let all = self.against.get_or_init(|| vec![OnceCell::new(); accounts()]);
+        let known = usize::try_from(other.0).ok().and_then(|place| all.get(place));
+        known.map_or_else(most, |known| *known.get_or_init(most))
     }
 
     /// Against the user's own later jobs.
