@@ -178,13 +178,15 @@ pub(crate) struct Rights<'books> {
     money: Money<'books>,
     pub(crate) leaf: AccountId,
     funded: Rc<Funded>,
-    /// The most that a start may claim which displaces work of another account.
+    /// The most that a start may claim which displaces work of another account: of any, and of each
+    /// by its number, as far as somebody asked.
     by_ratio: OnceCell<Amount>,
+    against: OnceCell<Vec<OnceCell<Amount>>>,
 }
 
 impl<'books> Rights<'books> {
     pub(crate) fn new(money: Money<'books>, leaf: AccountId, funded: Rc<Funded>) -> Self {
-        Self { money, leaf, funded, by_ratio: OnceCell::new() }
+        Self { money, leaf, funded, by_ratio: OnceCell::new(), against: OnceCell::new() }
     }
 
     /// Whether a start that asks so much may have a right against anybody. `user`: whose, and in
@@ -198,8 +200,16 @@ impl<'books> Rights<'books> {
 
     fn by_ratio(&self) -> Amount {
         let others = self.funded.keys().filter(|other| **other != self.leaf);
-        let most = others.filter_map(|other| self.money.most_by_ratio(self.leaf, *other));
-        most.max().unwrap_or(Amount(i128::MIN))
+        others.map(|other| self.against(*other)).max().unwrap_or(Amount(i128::MIN))
+    }
+
+    /// The most that a start may claim to have a right against Funded work of another account.
+    pub(crate) fn against(&self, other: AccountId) -> Amount {
+        let most = || self.money.most_by_ratio(self.leaf, other).unwrap_or(Amount(i128::MIN));
+        let accounts = || usize::try_from(self.money.books.accounts.next_id().0).unwrap_or(0);
+        let all = self.against.get_or_init(|| vec![OnceCell::new(); accounts()]);
+        let known = usize::try_from(other.0).ok().and_then(|place| all.get(place));
+        known.map_or_else(most, |known| *known.get_or_init(most))
     }
 
     /// Against the user's own later jobs.

@@ -3,14 +3,53 @@
 
 use tidegate_model::{AttemptId, NodeId, Timestamp};
 
-use crate::books::{Attempt, Books, Job};
+use crate::books::{Attempt, Books, Job, SaveOrder};
 use crate::decide::published;
 use crate::decide::spots::{Backlog, save_grace, start_limit, yields_at};
 use crate::decision::{Decision, SaveReason};
 
 /// The next request to leave, or withdrawal.
 pub(crate) fn next(books: &Books) -> Option<Decision> {
-    drained(books).or_else(|| withdrawn(books))
+    drained(books).or_else(|| withdrawn(books, &Asked::all(books)))
+}
+
+/// An attempt that is asked to save and is not told to stop.
+struct Asked<'books> {
+    id: AttemptId,
+    save: SaveOrder,
+    /// For whom it leaves, if for a start.
+    heir: Option<&'books Attempt>,
+}
+
+impl<'books> Asked<'books> {
+    /// In the order of the requests.
+    fn all(books: &'books Books) -> Vec<Self> {
+        let mut asked: Vec<Self> = Vec::with_capacity(books.index.saving.len());
+        for (_, id) in &books.index.saving {
+            let Some(save) = books.attempt(*id).and_then(|attempt| attempt.save) else { continue };
+            // All whom one gang displaces stand together.
+            let alike = asked.last().filter(|last| last.save.why.heir() == save.why.heir());
+            let heir = match alike {
+                Some(last) => last.heir,
+                None => save.why.heir().and_then(|by| books.attempt(by)),
+            };
+            asked.push(Self { id: *id, save, heir });
+        }
+        asked
+    }
+
+    fn is_unsaid(&self) -> bool {
+        self.save.admitted.is_none()
+    }
+}
+
+impl SaveReason {
+    fn heir(self) -> Option<AttemptId> {
+        match self {
+            Self::Displaced { by, .. } => Some(by),
+            Self::Drained { .. } => None,
+        }
+    }
 }
 
 /// On a node that takes no work, who is not protected is asked at once.
@@ -28,28 +67,19 @@ fn drained(books: &Books) -> Option<Decision> {
 }
 
 /// A request whose cause is gone is taken back while nobody was told.
-fn withdrawn(books: &Books) -> Option<Decision> {
-    let mut unsaid = unsaid(books);
-    unsaid.find_map(|(_, attempt)| {
-        let needed = match attempt.save?.why {
-            // It leaves for a reservation of its own.
-            SaveReason::Displaced { by, .. } if by.job == attempt.id.job => true,
-            SaveReason::Displaced { by, .. } => {
-                books.attempt(by).is_some_and(|heir| heir.stop.is_none() && heir.is_live())
-            }
-            SaveReason::Drained { node } => {
-                books.nodes.get(&node).is_some_and(|node| node.drain.is_some())
-            }
-        };
-        (!needed).then_some(Decision::SaveWithdrawn(attempt.id))
-    })
-}
-
-fn unsaid(books: &Books) -> impl Iterator<Item = (&Job, &Attempt)> {
-    books.index.saving.iter().filter_map(|(_, id)| {
-        let (job, attempt) = books.with_job(*id)?;
-        attempt.save?.admitted.is_none().then_some((job, attempt))
-    })
+fn withdrawn(books: &Books, asked: &[Asked<'_>]) -> Option<Decision> {
+    let needed = |one: &&Asked<'_>| match one.save.why {
+        // It leaves for a reservation of its own.
+        SaveReason::Displaced { by, .. } if by.job == one.id.job => true,
+        SaveReason::Displaced { .. } => {
+            one.heir.is_some_and(|heir| heir.stop.is_none() && heir.is_live())
+        }
+        SaveReason::Drained { node } => {
+            books.nodes.get(&node).is_some_and(|node| node.drain.is_some())
+        }
+    };
+    let mut unsaid = asked.iter().filter(|one| one.is_unsaid());
+    unsaid.find(|one| !needed(one)).map(|one| Decision::SaveWithdrawn(one.id))
 }
 
 /// Attempts that save, and when each one's grace is over.

@@ -72,10 +72,8 @@ pub(crate) struct Pass<'books> {
     funded_users: OnceCell<Rc<Funded>>,
     /// Forms of a job by what of it they depend on.
     shapes: RefCell<BTreeMap<ShapeKey, Shapes>>,
-    /// Of the leaf that is looked at.
-    rights: Option<Rc<Rights<'books>>>,
-    /// The most that starts of one account may claim against another, as claims are.
-    ratios: RefCell<BTreeMap<(AccountId, AccountId), Amount>>,
+    /// Of each leaf that was looked at, as claims are.
+    rights: RefCell<BTreeMap<AccountId, Rc<Rights<'books>>>>,
     /// What was found out so far, whoever asked.
     found: Rc<Found>,
     /// Jobs whose expected starts shape backfill, and those whose instants nobody needed yet.
@@ -112,8 +110,7 @@ impl<'books> Pass<'books> {
             nodes: OnceCell::new(),
             funded_users: OnceCell::new(),
             shapes: RefCell::default(),
-            rights: None,
-            ratios: RefCell::default(),
+            rights: RefCell::default(),
             found: Rc::default(),
             awaited: BTreeSet::new(),
             deferred: Vec::new(),
@@ -140,7 +137,7 @@ impl<'books> Pass<'books> {
     /// The node, if it takes work.
     pub(crate) fn spot(&self, node: NodeId) -> Option<&Spot<'books>> {
         let spots = self.spots();
-        spots.binary_search_by_key(&node, |spot| spot.node.id).ok().and_then(|at| spots.get(at))
+        spots.binary_search_by_key(&node, |spot| spot.id).ok().and_then(|at| spots.get(at))
     }
 
     /// Starts, protected ones first, and whether nothing more is left to decide after them. Who
@@ -203,9 +200,7 @@ impl<'books> Pass<'books> {
             if exhausted.contains(&leaf) {
                 continue;
             }
-            let rights =
-                Rc::new(Rights::new(self.money.clone(), leaf, Rc::clone(self.funded_users())));
-            self.rights = Some(Rc::clone(&rights));
+            let rights = self.rights_of(leaf);
             let (nodes, shared) = (Rc::clone(self.nodes()), Rc::clone(&self.found));
             let (money, glance) = (self.money.clone(), Glance::new(rights, nodes, shared));
             let index = &self.books.index;
@@ -239,13 +234,13 @@ impl<'books> Pass<'books> {
         let Some(job) = self.books.jobs.get(&attempt.job) else { return false };
         let spots = self.spots.get_mut().map_or(&mut [][..], Vec::as_mut_slice);
         for place in places {
-            let at = spots.binary_search_by_key(&place.node, |spot| spot.node.id);
+            let at = spots.binary_search_by_key(&place.node, |spot| spot.id);
             if let Some(spot) = at.ok().and_then(|index| spots.get_mut(index)) {
                 spot.take(&place.gpus);
             }
         }
         self.nodes.take();
-        self.ratios.get_mut().clear();
+        self.rights.get_mut().clear();
         self.started.insert(job.id);
         if let Some(array) = &job.spec.array {
             let given = self.places.entry((job.user, array.key)).or_default();
@@ -274,6 +269,12 @@ impl<'books> Pass<'books> {
             }
             Rc::new(funded)
         })
+    }
+
+    /// What those of a leaf may displace.
+    fn rights_of(&self, leaf: AccountId) -> Rc<Rights<'books>> {
+        let new = || Rights::new(self.money.clone(), leaf, Rc::clone(self.funded_users()));
+        Rc::clone(self.rights.borrow_mut().entry(leaf).or_insert_with(|| Rc::new(new())))
     }
 
     fn nodes(&self) -> &Rc<Nodes> {

@@ -8,6 +8,7 @@ use tidegate_model::{
     AttemptId, Bandwidth, GpuCount, GpuUuid, JobId, NodeId, Span, StorageName, Timestamp,
 };
 
+use crate::accounts::AccountId;
 use crate::books::{Attempt, Books, Job, Node, Place};
 use crate::decide::gate;
 use crate::decide::victims::expected_restore;
@@ -19,6 +20,7 @@ use crate::policy::Kind;
 #[derive(Debug, Clone)]
 pub(crate) struct Spot<'books> {
     pub(crate) node: &'books Node,
+    pub(crate) id: NodeId,
     pub(crate) kind: Kind,
     /// GPUs that nobody holds.
     pub(crate) idle: u32,
@@ -39,15 +41,24 @@ pub(crate) struct Spot<'books> {
     pub(crate) taken: BTreeSet<GpuUuid>,
 }
 
-/// An attempt on a node.
+/// An attempt on a node that is not leaving. What is asked of it again and again stands here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Occupant<'books> {
     pub(crate) job: &'books Job,
     pub(crate) attempt: &'books Attempt,
+    pub(crate) account: AccountId,
+    pub(crate) standing: Standing,
     /// Its GPUs there that nobody inherits.
     pub(crate) gpus: u32,
     /// When a firm reservation may displace it.
     pub(crate) yields_at: Timestamp,
+}
+
+impl Occupant<'_> {
+    /// Whether somebody entitled may displace it now.
+    pub(crate) fn is_displaceable(&self) -> bool {
+        self.standing != Standing::Protected
+    }
 }
 
 /// All nodes that take work, in order of their numbers.
@@ -65,9 +76,15 @@ pub(crate) fn spots<'books>(
             firm.entry(*node).or_default().push((at, *id));
         }
     }
+    // Neighbours are mostly alike, and a kind is told by searching a product's name.
+    let mut last: Option<(&str, Kind)> = None;
     let spot = |node: &'books Arc<Node>| {
         let firm = firm.remove(&node.id).unwrap_or_default();
-        Spot::without_occupants(node, node.kind(&books.policy), firm, now)
+        let product = node.facts.gpus.first().map(|gpu| gpu.product.as_str());
+        let known = last.filter(|(known, _)| Some(*known) == product);
+        let kind = known.map_or_else(|| node.kind(&books.policy), |(_, kind)| kind);
+        last = product.map(|product| (product, kind));
+        Spot::without_occupants(node, kind, firm, now)
     };
     let mut spots: Vec<_> = seen.ready(books, now).map(spot).collect();
     for id in &books.index.live {
@@ -89,10 +106,13 @@ fn settle<'books>(
     let now = backlog.now;
     let gone_by = is_leaving(attempt).then(|| backlog.gone_by(books, job, attempt));
     let yields_at = yields_at(attempt, start_limit(books, job), now);
-    for task in attempt.tasks.iter().filter(|task| !task.released) {
-        let at = spots.binary_search_by_key(&task.place.node, |spot| spot.node.id);
+    let (account, standing) = (job.account, attempt.standing);
+    for tasks in attempt.tasks.chunk_by(|one, next| one.place.node == next.place.node) {
+        let Some(node) = tasks.first().map(|task| task.place.node) else { continue };
+        let at = spots.binary_search_by_key(&node, |spot| spot.id);
         let Some(spot) = at.ok().and_then(|index| spots.get_mut(index)) else { continue };
-        let gpus = unpromised(spot.node, &task.place);
+        let held = tasks.iter().filter(|task| !task.released);
+        let gpus = held.map(|task| unpromised(spot.node, &task.place)).fold(0, u32::saturating_add);
         if gpus == 0 {
             continue;
         }
@@ -101,21 +121,29 @@ fn settle<'books>(
             spot.coming_by = spot.coming_by.max(gone_by);
             continue;
         }
-        if attempt.is_displaceable() {
-            let free = attempt.standing == Standing::Free;
-            let of = if free { &mut spot.free } else { &mut spot.funded };
-            *of = of.saturating_add(gpus);
+        match standing {
+            Standing::Protected => {}
+            Standing::Funded => spot.funded = spot.funded.saturating_add(gpus),
+            Standing::Free => spot.free = spot.free.saturating_add(gpus),
         }
         match spot.occupants.last_mut().filter(|one| one.attempt.id == attempt.id) {
             Some(known) => known.gpus = known.gpus.saturating_add(gpus),
-            None => spot.occupants.push(Occupant { job, attempt, gpus, yields_at }),
+            None => {
+                let one = Occupant { job, attempt, account, standing, gpus, yields_at };
+                spot.occupants.push(one);
+            }
         }
     }
 }
 
 /// GPUs that a task there holds and nobody inherits. What it inherits itself is not its own yet.
 fn unpromised(node: &Node, place: &Place) -> u32 {
-    let own = place.gpus.iter().filter(|gpu| !node.heirs.contains_key(*gpu));
+    // Mostly nobody inherits any of what is held there, or somebody all.
+    if node.heirs.len() >= node.held.len() {
+        return 0;
+    }
+    let nobody = node.heirs.is_empty();
+    let own = place.gpus.iter().filter(|gpu| nobody || !node.heirs.contains_key(*gpu));
     u32::try_from(own.count()).unwrap_or(u32::MAX)
 }
 
@@ -244,6 +272,7 @@ impl<'books> Spot<'books> {
         let held = u32::try_from(node.held.len()).unwrap_or(u32::MAX);
         Self {
             node,
+            id: node.id,
             kind,
             idle: node.size().0.saturating_sub(held),
             coming: 0,
@@ -274,6 +303,11 @@ impl<'books> Spot<'books> {
         self.idle.saturating_add(self.coming).saturating_add(self.free)
     }
 
+    /// Whether nobody who waits is to have it.
+    pub(crate) fn is_unclaimed(&self) -> bool {
+        self.firm.is_empty() && self.expected.is_none()
+    }
+
     /// Whether work that is protected until then is over before anybody is expected to start here.
     pub(crate) fn before_expected(&self, until: Timestamp) -> bool {
         self.expected.is_none_or(|(at, _)| until <= at)
@@ -287,7 +321,7 @@ impl<'books> Spot<'books> {
 
     /// When all that could yield here has left at the latest, if it were asked now.
     pub(crate) fn emptied_by(&self, books: &Books, backlog: &Backlog<'_>) -> Timestamp {
-        let yields = self.occupants.iter().filter(|one| one.attempt.is_displaceable());
+        let yields = self.occupants.iter().filter(|one| one.is_displaceable());
         let gone = yields.map(|one| backlog.gone_by(books, one.job, one.attempt));
         gone.chain([self.coming_by]).max().unwrap_or(self.coming_by)
     }
@@ -376,21 +410,15 @@ impl<'books> Spot<'books> {
     }
 
     /// GPUs of the node for a new task: idle ones, then those that are coming, then victims'.
-    pub(crate) fn gpus(
-        &self,
-        books: &Books,
-        wanted: u32,
-        victims: &BTreeSet<AttemptId>,
-    ) -> Vec<GpuUuid> {
+    pub(crate) fn gpus(&self, wanted: u32, victims: &BTreeSet<AttemptId>) -> Vec<GpuUuid> {
+        let stays = |id| self.occupants.iter().any(|one| one.attempt.id == id);
         let class = |gpu: &GpuUuid| match self.node.held.get(gpu) {
             _ if self.taken.contains(gpu) => None,
             None => Some(0_u8),
             Some(_) if self.node.heirs.contains_key(gpu) => None,
-            Some(task) => match books.attempt(task.attempt) {
-                Some(holder) if is_leaving(holder) => Some(1),
-                Some(_) if victims.contains(&task.attempt) => Some(2),
-                Some(_) | None => None,
-            },
+            Some(task) if victims.contains(&task.attempt) => Some(2),
+            Some(task) if stays(task.attempt) => None,
+            Some(_) => Some(1),
         };
         let all = self.node.facts.gpus.iter();
         let mut usable: Vec<_> =

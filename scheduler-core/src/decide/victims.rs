@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::{AttemptId, Span, Timestamp};
 
 pub(crate) use self::choose::by_blocks;
-use self::choose::{Chosen, best_of_all, costliest_spared, fitting, greedy, sum};
+use self::choose::{Chosen, Field, Ground};
 
 use crate::books::{Attempt, Books, Job};
 use crate::decide::gang::Shape;
@@ -39,9 +39,12 @@ type Class = (bool, bool, bool);
 /// A possible victim.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
+    id: AttemptId,
     grounds: Grounds,
     class: Class,
     cost: u128,
+    /// Of the whole gang.
+    gpus: u32,
 }
 
 /// For whom victims are looked for.
@@ -69,41 +72,41 @@ impl Search<'_, '_> {
         max_blocks: Option<u32>,
     ) -> Option<Choice> {
         let candidates = self.candidates(spots, usable);
-        let classes: BTreeSet<Class> = candidates.values().map(|one| one.class).collect();
+        let classes: BTreeSet<Class> = candidates.iter().map(|one| one.class).collect();
+        let with_spot = usable.iter().filter_map(|index| Some((*index, spots.get(*index)?)));
+        let grounds: Vec<_> =
+            with_spot.map(|(index, spot)| Ground::of(index, spot, &candidates)).collect();
         let nobody = [(false, false, false)];
-        for class in nobody.into_iter().chain(classes) {
-            let allowed =
-                |id: AttemptId| candidates.get(&id).filter(|one| one.class <= class).copied();
-            let fitting = fitting(spots, usable, shape, &allowed);
-            let ways = by_blocks(spots, &fitting, shape, max_blocks);
+        nobody.into_iter().chain(classes).find_map(|class| {
+            let allowing = grounds.iter().map(|one| one.allowing(class, &candidates));
+            let fitting = allowing.filter(|one| one.freed(|_| true) >= shape.per_node);
+            let fitting: Vec<Ground> = fitting.collect();
+            let indices: Vec<usize> = fitting.iter().map(|one| one.spot).collect();
+            let ways = by_blocks(spots, &indices, shape, max_blocks);
             let choices = ways.into_iter().filter_map(|among| {
-                let (cost, choice) = self.select(spots, &among, shape, &allowed)?;
-                Some((cost, self.checked(choice)?))
+                let at = |index| indices.binary_search(index).ok().and_then(|at| fitting.get(at));
+                let field = Field::new(&candidates, among.iter().filter_map(at).collect(), shape);
+                let chosen = self.select(&field)?;
+                Some((chosen.cost, self.checked(as_choice(chosen, &candidates))?))
             });
             // Of alike the first: the smallest block.
-            if let Some((_, choice)) =
-                choices.reduce(|best, other| if other.0 < best.0 { other } else { best })
-            {
-                return Some(choice);
-            }
-        }
-        None
+            let best = choices.reduce(|best, other| if other.0 < best.0 { other } else { best });
+            best.map(|(_, choice)| choice)
+        })
     }
 
-    fn candidates(&self, spots: &[Spot<'_>], usable: &[usize]) -> BTreeMap<AttemptId, Candidate> {
-        let mut candidates = BTreeMap::new();
-        let mut asked = BTreeSet::new();
-        for one in usable.iter().filter_map(|spot| spots.get(*spot)).flat_map(|s| &s.occupants) {
-            if asked.insert(one.attempt.id) {
-                candidates.extend(self.candidate(one).map(|found| (one.attempt.id, found)));
-            }
-        }
-        candidates
+    /// In the order of their ids.
+    fn candidates(&self, spots: &[Spot<'_>], usable: &[usize]) -> Vec<Candidate> {
+        let usable = usable.iter().filter_map(|index| spots.get(*index));
+        let mut all: Vec<&Occupant<'_>> = usable.flat_map(|spot| &spot.occupants).collect();
+        all.sort_unstable_by_key(|one| one.attempt.id);
+        all.dedup_by_key(|one| one.attempt.id);
+        all.into_iter().filter_map(|one| self.candidate(one)).collect()
     }
 
     fn candidate(&self, one: &Occupant<'_>) -> Option<Candidate> {
         let (job, attempt) = (one.job, one.attempt);
-        if !attempt.is_displaceable() || job.id == self.claimant.job.id {
+        if !one.is_displaceable() || job.id == self.claimant.job.id {
             return None;
         }
         let lapse = self.money.lapse(attempt);
@@ -119,41 +122,19 @@ impl Search<'_, '_> {
             !self.seen.is_idle(attempt.id, now),
             displaced_lately(books, job, now),
         );
-        Some(Candidate { grounds: grounds?, class, cost: cost(books, job, attempt, now) })
+        let (id, gpus) = (attempt.id, attempt.gpus().0);
+        Some(Candidate { id, grounds: grounds?, class, cost: cost(books, job, attempt, now), gpus })
     }
 
-    /// The cheapest nodes of `among`: taken greedily by the whole cost of their victims, by each
+    /// The cheapest nodes of the field: taken greedily by the whole cost of their victims, by each
     /// one's share of it, or by sparing the costliest victims; the best of the three. Among very
     /// few the best of all.
-    fn select(
-        &self,
-        spots: &[Spot<'_>],
-        among: &[usize],
-        shape: Shape,
-        allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
-    ) -> Option<(u128, Choice)> {
-        if let Some(best) = best_of_all(spots, among, shape, allowed, self.exact_among) {
-            return Some(self.as_choice(best, allowed));
-        }
-        let ways = [
-            greedy(spots, among, shape, allowed, false),
-            greedy(spots, among, shape, allowed, true),
-            costliest_spared(spots, among, shape, allowed),
-        ];
-        let weighed = ways.into_iter().flatten().map(|chosen| (sum(&chosen, allowed), chosen));
-        let best = weighed.min_by(|a, b| (a.0, &a.1.spots).cmp(&(b.0, &b.1.spots)));
-        best.map(|(_, chosen)| self.as_choice(chosen, allowed))
-    }
-
-    fn as_choice(
-        &self,
-        chosen: Chosen,
-        allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
-    ) -> (u128, Choice) {
-        let cost = sum(&chosen, allowed);
-        let victims = chosen.victims.into_iter();
-        let victims = victims.filter_map(|id| Some((id, allowed(id)?.grounds))).collect();
-        (cost, Choice { spots: chosen.spots, victims })
+    fn select(&self, field: &Field<'_>) -> Option<Chosen> {
+        field.best_of_all(self.exact_among).or_else(|| {
+            let ways = [field.greedy(false), field.greedy(true), field.costliest_spared()];
+            let all = ways.into_iter().flatten();
+            all.min_by(|a, b| (a.cost, &a.spots).cmp(&(b.cost, &b.spots)))
+        })
     }
 
     /// Every right once more, on the pruned set: what lapses together is not compared.
@@ -176,6 +157,12 @@ impl Search<'_, '_> {
         let all = victims.len() == choice.victims.len() && victims.iter().all(holds);
         all.then_some(choice)
     }
+}
+
+fn as_choice(chosen: Chosen, candidates: &[Candidate]) -> Choice {
+    let victims = chosen.victims.into_iter().filter_map(|who| candidates.get(who));
+    let victims = victims.map(|one| (one.id, one.grounds)).collect();
+    Choice { spots: chosen.spots, victims }
 }
 
 /// GPUs times (time since the last commit + expected save and restore).

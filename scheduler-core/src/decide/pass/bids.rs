@@ -132,8 +132,7 @@ impl<'books> Pass<'books> {
         let job = one.claimant.job;
         let victims: BTreeSet<AttemptId> = choice.victims.keys().copied().collect();
         let spots = choice.spots.iter().filter_map(|index| self.spots().get(*index));
-        let nodes =
-            spots.map(|spot| (spot.node.id, spot.gpus(self.books, one.shape.per_node, &victims)));
+        let nodes = spots.map(|spot| (spot.node.id, spot.gpus(one.shape.per_node, &victims)));
         let places = gang::places(&job.spec, nodes.collect());
         let number = u32::try_from(job.attempts.len()).unwrap_or(u32::MAX).saturating_add(1);
         let attempt = AttemptId { job: job.id, number };

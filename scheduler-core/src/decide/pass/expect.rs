@@ -1,14 +1,14 @@
 //! When a job that cannot start now could: the instants of firm reservations, and those expected.
 
+use std::collections::BinaryHeap;
+
 use tidegate_model::{GpuCount, NodeId, Span, Timestamp};
 
 use super::{Bid, Pass};
-use crate::accounts::AccountId;
 use crate::books::Job;
-use crate::decide::spots::{self, Occupant, Spot};
+use crate::decide::spots::{self, Occupant};
 use crate::decide::victims::{by_blocks, expected_restore, expected_save};
 use crate::decision::Standing;
-use crate::money::Amount;
 
 impl<'books> Pass<'books> {
     /// The nodes that a reservation has earliest, and the instant.
@@ -58,54 +58,47 @@ impl<'books> Pass<'books> {
         let elder_at = self.elder_instant(one.claimant.job);
         // It will be Funded at best: then the ratios decide, or a firm reservation.
         let right = |occupant: &Occupant<'books>| {
-            let then = occupant.attempt.standing.max(Standing::Funded);
+            let then = occupant.standing.max(Standing::Funded);
             // What is promised to it lapses before the GPUs come.
             let lapse = self.money.lapse(occupant.attempt);
             self.money.right(&one.claimant, occupant.job, then, lapse).is_some()
         };
-        // Between accounts the ratios alone decide, whoever it is.
-        let mut by_account: Vec<Option<bool>> = Vec::new();
-        let accounts = usize::try_from(self.books.accounts.next_id().0).unwrap_or(0);
-        by_account.resize(accounts, None);
+        let rights = self.rights_of(one.claimant.leaf);
         let mut entitled = |occupant: &Occupant<'books>| {
-            let account = occupant.job.account;
-            if occupant.attempt.standing == Standing::Free {
-                return true;
+            if occupant.standing == Standing::Free {
+                true
+            } else if one.claimant.small || occupant.account == one.claimant.leaf {
+                right(occupant)
+            } else {
+                // Between accounts the ratios alone decide, whoever it is.
+                one.claimant.ask <= rights.against(occupant.account)
             }
-            if one.claimant.small || account == one.claimant.leaf {
-                return right(occupant);
-            }
-            let ratio = || one.claimant.ask <= self.most_by_ratio(one.claimant.leaf, account);
-            let known = usize::try_from(account.0).ok().and_then(|slot| by_account.get_mut(slot));
-            known.map_or_else(ratio, |known| *known.get_or_insert_with(ratio))
         };
         let around = |older: &Job| {
             Span(expected_save(self.books, older).0.saturating_add(expected_restore(older).0))
         };
-        let mut instant = |spot: &Spot<'books>| {
-            let own = spot.instant(one.shape.per_node, self.now, elder_at, &mut entitled)?;
+        let (wanted, per_node) = (usize::try_from(one.shape.nodes).ok()?, one.shape.per_node);
+        // The earliest nodes so far, the last of them on top.
+        let mut earliest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::new();
+        for (index, spot) in self.of_kind(one) {
+            let Some(all) = spot.instant(per_node, self.now, None, |_| true) else { continue };
             let older = spot.older_end(self.books, one.claimant.job.id, around);
             // So do those before it that wait for the same nodes.
-            let before = spot.expected.map(|(_, ends)| ends);
-            Some(older.into_iter().chain(before).fold(own, Timestamp::max))
-        };
-        let spots = self.of_kind(one);
-        let instants = spots.filter_map(|(index, spot)| Some((instant(spot)?, index)));
-        let mut instants: Vec<_> = instants.collect();
-        let wanted = usize::try_from(one.shape.nodes).ok()?.checked_sub(1)?;
-        if wanted >= instants.len() {
-            return None;
+            let before = spot.expected.map(|(_, ends)| ends).max(older).unwrap_or(all);
+            // Whatever its rights are it comes no earlier.
+            let least = (all.max(before), index);
+            if earliest.len() >= wanted && earliest.peek().is_none_or(|last| *last <= least) {
+                continue;
+            }
+            if let Some(own) = spot.instant(per_node, self.now, elder_at, &mut entitled) {
+                earliest.push((own.max(before), index));
+            }
+            if earliest.len() > wanted {
+                earliest.pop();
+            }
         }
-        let (_, last, _) = instants.select_nth_unstable(wanted);
-        let last = last.0;
-        instants.truncate(wanted.saturating_add(1));
-        Some((last, instants.into_iter().map(|(_, index)| index).collect()))
-    }
-
-    /// The most that a start may claim to have a right against Funded work of another account.
-    pub(super) fn most_by_ratio(&self, leaf: AccountId, other: AccountId) -> Amount {
-        let most = || self.money.most_by_ratio(leaf, other).unwrap_or(Amount(i128::MIN));
-        *self.ratios.borrow_mut().entry((leaf, other)).or_insert_with(most)
+        let (last, _) = *earliest.peek().filter(|_| earliest.len() == wanted)?;
+        Some((last, earliest.into_sorted_vec().into_iter().map(|(_, index)| index).collect()))
     }
 
     /// When an ordinary job has waited long enough to have a firm reservation.

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use tidegate_model::{NodeId, Timestamp};
 
 use super::{Bid, Failed, Pass};
-use crate::accounts::AccountId;
 use crate::books::{Attempt, Job};
-use crate::decide::glance::Rights;
 use crate::decide::money::Claimant;
 use crate::decide::spots::{Occupant, Spot, start_limit};
 use crate::decide::victims::{Choice, EXACT_AMONG, Search};
@@ -105,12 +103,8 @@ impl<'books> Pass<'books> {
         let order = job.spec.own_order;
         let rights = self.rights_of(leaf);
         let first = job.elder.is_some() || job.carried.is_some();
-        let own = first || rights.is_none_or(|rights| rights.own(user, order));
+        let own = first || rights.own(user, order);
         Failed { leaf, form: self.form(one), small, own: own.then_some((user, order)) }
-    }
-
-    fn rights_of(&self, leaf: AccountId) -> Option<&Rights<'books>> {
-        self.rights.as_deref().filter(|rights| rights.leaf == leaf)
     }
 
     /// Whether free work alone makes room, or there may be a right against anybody's Funded work.
@@ -119,18 +113,7 @@ impl<'books> Pass<'books> {
         let spec = &claimant.job.spec;
         let rights = self.rights_of(claimant.leaf);
         nodes.fits(&nodes.without_funded, (spec.gpus, spec.gpus_per_node))
-            || rights.is_none_or(|rights| {
-                let user = Some((claimant.user, spec.own_order));
-                rights.any(user, claimant.small, claimant.ask)
-            })
-    }
-
-    /// Whether there may be a right against who holds GPUs there, as far as the accounts tell.
-    fn may_yield(&self, claimant: &Claimant<'_>, occupant: &Occupant<'_>) -> bool {
-        let (leaf, account) = (claimant.leaf, occupant.job.account);
-        let funded = occupant.attempt.standing == Standing::Funded;
-        let by_ratio = || claimant.ask <= self.most_by_ratio(leaf, account);
-        !funded || claimant.small || account == leaf || by_ratio()
+            || rights.any(Some((claimant.user, spec.own_order)), claimant.small, claimant.ask)
     }
 
     pub(super) fn choose(
@@ -138,52 +121,61 @@ impl<'books> Pass<'books> {
         one: &Bid<'books>,
         due: Option<&BTreeSet<NodeId>>,
     ) -> Option<Choice> {
-        let job = one.claimant.job;
-        let protect = one.claimant.protect;
-        let start = start_limit(self.books, one.claimant.job);
-        let until = |from: Timestamp| from.plus(start).plus(protect);
-        let emptied = |spot: &Spot<'_>| {
-            // Only where somebody else comes later does it matter how long victims take to leave.
-            let alone = spot.firm.is_empty() && spot.expected.is_none();
-            if alone { self.now } else { spot.emptied_by(self.books, self.backlog()) }
-        };
-        let admits = |spot: &Spot<'_>, until: Timestamp| {
-            let displaces = spot.without_funded() < one.shape.per_node;
-            admits(spot, &one.claimant, until, displaces)
-        };
-        let could = |spot: &Spot<'_>| {
-            spot.most() >= one.shape.per_node
-                && admits(spot, until(emptied(spot)))
-                && due.is_none_or(|own| own.contains(&spot.node.id))
-        };
-        let could = |(index, spot): (usize, &Spot<'_>)| could(spot).then_some(index);
-        let mut usable: Vec<_> = self.of_kind(one).filter_map(could).collect();
-        let wanted = usize::try_from(one.shape.nodes).unwrap_or(usize::MAX);
-        if usable.len() < wanted {
-            if due.is_none() {
-                self.kept.borrow_mut().insert(self.form(one), until(self.now));
-            }
-            return None;
-        }
-        let may = |occupant: &Occupant<'_>| {
-            occupant.attempt.is_displaceable()
-                && (due.is_some() || self.may_yield(&one.claimant, occupant))
-        };
-        // A search that cannot succeed is the common one.
-        usable.retain(|index| {
-            self.spots().get(*index).is_some_and(|spot| spot.with(may) >= one.shape.per_node)
-        });
-        if usable.len() < wanted {
-            return None;
-        }
-        let (money, seen, claimant) = (&self.money, self.seen, one.claimant);
-        let search =
-            Search { money, seen, claimant, firm: due.is_some(), exact_among: EXACT_AMONG };
-        let choice = search.cheapest(self.spots(), &usable, one.shape, job.spec.max_blocks)?;
+        let (spots, claimant) = (self.spots(), one.claimant);
+        let start = start_limit(self.books, claimant.job);
+        let until = |from: Timestamp| from.plus(start).plus(claimant.protect);
+        let usable = self.yielding(one, until, due)?;
+        let (money, seen, firm) = (&self.money, self.seen, due.is_some());
+        let search = Search { money, seen, claimant, firm, exact_among: EXACT_AMONG };
+        let max_blocks = claimant.job.spec.max_blocks;
+        let choice = search.cheapest(spots, &usable, one.shape, max_blocks)?;
         // A gang starts when the last of its nodes is empty.
-        let chosen = || choice.spots.iter().filter_map(|index| self.spots().get(*index));
-        let last = chosen().map(emptied).max().unwrap_or(self.now);
-        chosen().all(|spot| admits(spot, until(last))).then_some(choice)
+        let chosen = || choice.spots.iter().filter_map(|index| spots.get(*index));
+        let last = chosen().map(|spot| self.emptied(spot)).max().unwrap_or(self.now);
+        chosen().all(|spot| admits_bid(spot, one, until(last))).then_some(choice)
+    }
+
+    /// The nodes that admit it and on which those who may have to leave hold enough, as far as their
+    /// accounts tell, if they are enough. A search that cannot succeed is the common one.
+    fn yielding(
+        &self,
+        one: &Bid<'books>,
+        until: impl Fn(Timestamp) -> Timestamp,
+        due: Option<&BTreeSet<NodeId>>,
+    ) -> Option<Vec<usize>> {
+        let Claimant { leaf, ask, small, .. } = one.claimant;
+        let (wanted, per_node) = (usize::try_from(one.shape.nodes).ok()?, one.shape.per_node);
+        let could = |spot: &Spot<'_>| {
+            spot.most() >= per_node
+                && (spot.is_unclaimed() || admits_bid(spot, one, until(self.emptied(spot))))
+                && due.is_none_or(|own| own.contains(&spot.id))
+        };
+        let rights = self.rights_of(leaf);
+        let all = due.is_some() || small;
+        let may = |occupant: &Occupant<'_>| match occupant.standing {
+            Standing::Protected => false,
+            Standing::Free => true,
+            Standing::Funded => {
+                all || occupant.account == leaf || ask <= rights.against(occupant.account)
+            }
+        };
+        let (mut open, mut usable) = (0_usize, Vec::new());
+        for (index, spot) in self.of_kind(one).filter(|(_, spot)| could(spot)) {
+            open = open.saturating_add(1);
+            if spot.with(may) >= per_node {
+                usable.push(index);
+            }
+        }
+        if open < wanted && due.is_none() {
+            self.kept.borrow_mut().insert(self.form(one), until(self.now));
+        }
+        (usable.len() >= wanted).then_some(usable)
+    }
+
+    /// When a node is empty if all that could yield were asked now. Only where somebody else comes
+    /// later does it matter how long they take to leave.
+    fn emptied(&self, spot: &Spot<'_>) -> Timestamp {
+        if spot.is_unclaimed() { self.now } else { spot.emptied_by(self.books, self.backlog()) }
     }
 
     pub(super) fn start_free(&mut self, job: &'books Job) -> Option<Vec<Decision>> {
@@ -264,6 +256,11 @@ impl<'books> Pass<'books> {
             }]
         })
     }
+}
+
+fn admits_bid(spot: &Spot<'_>, one: &Bid<'_>, until: Timestamp) -> bool {
+    let displaces = spot.without_funded() < one.shape.per_node;
+    admits(spot, &one.claimant, until, displaces)
 }
 
 /// Whether the claimant, protected until then at the longest, may go to a node that others are to

@@ -1,12 +1,14 @@
 //! Which nodes, and who leaves them: greedy in three ways, then pruned.
+//!
+//! Whoever could leave is known by its place among the candidates, who are in the order of their
+//! ids: a search asks for each of them many times.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
-use tidegate_model::AttemptId;
-
-use super::Candidate;
+use super::{Candidate, Class};
 use crate::decide::gang::Shape;
-use crate::decide::spots::{Occupant, Spot};
+use crate::decide::spots::Spot;
 
 /// Victims of which the costliest are spared one by one.
 const SPARE_AMONG: usize = 64;
@@ -15,29 +17,52 @@ const SPARE_AMONG: usize = 64;
 /// one. Eight GPUs hold at most eight.
 const TRY_ALL: usize = 8;
 
-#[derive(Debug, Clone, Default)]
-pub(super) struct Chosen {
-    pub(super) spots: Vec<usize>,
-    pub(super) victims: BTreeSet<AttemptId>,
+/// A node, by its place among the spots, and who could leave it.
+#[derive(Debug, Clone)]
+pub(super) struct Ground {
+    pub(super) spot: usize,
+    /// GPUs that nobody has to leave.
+    have: u32,
+    holders: Vec<Holder>,
 }
 
-pub(super) fn sum(chosen: &Chosen, allowed: &dyn Fn(AttemptId) -> Option<Candidate>) -> u128 {
-    let costs = chosen.victims.iter().filter_map(|id| allowed(*id)).map(|one| one.cost);
-    costs.fold(0, u128::saturating_add)
+/// A candidate on a node.
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    /// Its place among the candidates.
+    who: usize,
+    /// Its GPUs there.
+    gpus: u32,
+    /// Its cost, and the part of it for these GPUs.
+    cost: u128,
+    share: u128,
 }
 
-/// The spots on which the shape fits if all that is allowed yields.
-pub(super) fn fitting(
-    spots: &[Spot<'_>],
-    usable: &[usize],
-    shape: Shape,
-    allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
-) -> Vec<usize> {
-    let fits = |index: &&usize| {
-        let yields = |one: &Occupant<'_>| allowed(one.attempt.id).is_some();
-        spots.get(**index).is_some_and(|spot| spot.with(yields) >= shape.per_node)
-    };
-    usable.iter().filter(fits).copied().collect()
+impl Ground {
+    pub(super) fn of(index: usize, spot: &Spot<'_>, candidates: &[Candidate]) -> Self {
+        let holders = spot.occupants.iter().filter_map(|one| {
+            let id = one.attempt.id;
+            let who = candidates.binary_search_by_key(&id, |other| other.id).ok()?;
+            let Candidate { cost, gpus, .. } = candidates.get(who)?;
+            let share = cost.saturating_mul(one.gpus.into()) / u128::from((*gpus).max(1));
+            Some(Holder { who, gpus: one.gpus, cost: *cost, share })
+        });
+        let have = spot.idle.saturating_add(spot.coming);
+        Self { spot: index, have, holders: holders.collect() }
+    }
+
+    /// With those only who are of the class or of a better one.
+    pub(super) fn allowing(&self, class: Class, candidates: &[Candidate]) -> Self {
+        let allowed = |one: &&Holder| candidates.get(one.who).is_some_and(|of| of.class <= class);
+        let holders = self.holders.iter().filter(allowed).copied().collect();
+        Self { spot: self.spot, have: self.have, holders }
+    }
+
+    /// GPUs that are to be had if those leave of whom `leaves` holds.
+    pub(super) fn freed(&self, leaves: impl Fn(usize) -> bool) -> u32 {
+        let leaving = self.holders.iter().filter(|one| leaves(one.who));
+        leaving.map(|one| one.gpus).fold(self.have, u32::saturating_add)
+    }
 }
 
 /// Ways to take the nodes from as few blocks as possible: every single block that can take the
@@ -68,7 +93,7 @@ pub(crate) fn by_blocks(
         return whole;
     }
     let mut blocks: Vec<_> = blocks.into_values().collect();
-    blocks.sort_by_key(|block| (std::cmp::Reverse(block.len()), block.first().copied()));
+    blocks.sort_by_key(|block| (Reverse(block.len()), block.first().copied()));
     let (mut together, mut used) = (Vec::new(), 0_u32);
     for block in blocks {
         if together.len() >= wanted {
@@ -80,152 +105,226 @@ pub(crate) fn by_blocks(
     if max_blocks.is_some_and(|most| used > most) { Vec::new() } else { vec![together] }
 }
 
-/// Takes the cheapest node again and again; who yields on one node yields on all.
-pub(super) fn greedy(
-    spots: &[Spot<'_>],
-    among: &[usize],
-    shape: Shape,
-    allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
-    shared: bool,
-) -> Option<Chosen> {
-    let wanted = usize::try_from(shape.nodes).ok()?;
-    let mut chosen = Chosen::default();
-    let mut queue: BTreeSet<(u128, usize)> = BTreeSet::new();
-    let mut priced: BTreeMap<usize, (u128, Vec<AttemptId>)> = BTreeMap::new();
-    let mut on: BTreeMap<AttemptId, Vec<usize>> = BTreeMap::new();
-    for index in among {
-        let spot = spots.get(*index)?;
-        for one in &spot.occupants {
-            on.entry(one.attempt.id).or_default().push(*index);
-        }
-        let price = cheapest_on(spot, shape.per_node, allowed, &chosen.victims, shared)?;
-        queue.insert((price.0, *index));
-        priced.insert(*index, price);
+/// Nodes, by their place among the spots and in their order, and who leaves them: places among the
+/// candidates.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Chosen {
+    pub(super) spots: Vec<usize>,
+    pub(super) victims: Vec<usize>,
+    pub(super) cost: u128,
+}
+
+/// Who leaves, by place among the candidates.
+#[derive(Clone)]
+struct Leaving(Vec<bool>);
+
+impl Leaving {
+    fn contains(&self, who: usize) -> bool {
+        self.0.get(who).copied().unwrap_or(false)
     }
-    while chosen.spots.len() < wanted {
-        let (_, index) = queue.pop_first()?;
-        let (_, victims) = priced.remove(&index)?;
-        chosen.spots.push(index);
-        for victim in victims {
-            if !chosen.victims.insert(victim) {
+
+    /// Whether it is new.
+    fn insert(&mut self, who: usize) -> bool {
+        self.0.get_mut(who).is_some_and(|leaves| !std::mem::replace(leaves, true))
+    }
+
+    fn remove(&mut self, who: usize) {
+        self.0.get_mut(who).into_iter().for_each(|leaves| *leaves = false);
+    }
+
+    fn all(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().filter(|(_, leaves)| **leaves).map(|(who, _)| who)
+    }
+}
+
+/// The nodes among which is chosen, each of which can take its part of the gang.
+pub(super) struct Field<'search> {
+    candidates: &'search [Candidate],
+    grounds: Vec<&'search Ground>,
+    /// Who holds GPUs on which: places among the candidates and the nodes, in that order.
+    on: Vec<(usize, usize)>,
+    wanted: usize,
+    per_node: u32,
+}
+
+impl<'search> Field<'search> {
+    pub(super) fn new(
+        candidates: &'search [Candidate],
+        grounds: Vec<&'search Ground>,
+        shape: Shape,
+    ) -> Self {
+        let there = grounds.iter().enumerate();
+        let each = there.flat_map(|(place, one)| one.holders.iter().map(move |of| (of.who, place)));
+        let mut on: Vec<_> = each.collect();
+        on.sort_unstable();
+        let wanted = usize::try_from(shape.nodes).unwrap_or(usize::MAX);
+        Self { candidates, grounds, on, wanted, per_node: shape.per_node }
+    }
+
+    /// The nodes on which a candidate holds GPUs.
+    fn of(&self, who: usize) -> impl Iterator<Item = usize> {
+        let from = self.on.partition_point(|(other, _)| *other < who);
+        let its = self.on.iter().skip(from).take_while(move |(other, _)| *other == who);
+        its.map(|(_, place)| *place)
+    }
+
+    fn cost(&self, who: usize) -> u128 {
+        self.candidates.get(who).map_or(0, |one| one.cost)
+    }
+
+    fn nobody(&self) -> Leaving {
+        Leaving(vec![false; self.candidates.len()])
+    }
+
+    fn chosen(&self, spots: Vec<usize>, leaving: &Leaving) -> Chosen {
+        let victims: Vec<usize> = leaving.all().collect();
+        let cost = victims.iter().map(|who| self.cost(*who)).fold(0, u128::saturating_add);
+        Chosen { spots, victims, cost }
+    }
+
+    /// Who holds anything there, the cheapest first.
+    fn by_cost(&self) -> Vec<(u128, usize)> {
+        let mut all: Vec<usize> = self.on.iter().map(|(who, _)| *who).collect();
+        all.dedup();
+        let mut by_cost: Vec<_> = all.into_iter().map(|who| (self.cost(who), who)).collect();
+        by_cost.sort_unstable();
+        by_cost
+    }
+
+    /// The first nodes with room enough if those leave, as far as there are any.
+    fn roomy(&self, leaving: &Leaving) -> Vec<usize> {
+        let fits = |one: &&&Ground| one.freed(|who| leaving.contains(who)) >= self.per_node;
+        self.grounds.iter().filter(fits).map(|one| one.spot).take(self.wanted).collect()
+    }
+
+    /// Takes the cheapest node again and again, by the whole cost of its victims or by their shares
+    /// of it; who yields on one node yields on all.
+    pub(super) fn greedy(&self, shared: bool) -> Option<Chosen> {
+        let mut leaving = self.nobody();
+        let mut prices = Vec::with_capacity(self.grounds.len());
+        let mut queue = BinaryHeap::with_capacity(self.grounds.len());
+        for (place, ground) in self.grounds.iter().enumerate() {
+            let price = cheapest_on(ground, self.per_node, &leaving, shared)?;
+            queue.push(Reverse((price.0, ground.spot, place)));
+            prices.push(Some(price));
+        }
+        let mut taken = Vec::with_capacity(self.wanted);
+        while taken.len() < self.wanted {
+            let Reverse((price, _, place)) = queue.pop()?;
+            // It was taken, or has another price since.
+            let Some(of) = prices.get_mut(place).filter(|of| is_now(of.as_ref(), price)) else {
                 continue;
+            };
+            taken.push(place);
+            for victim in of.take().into_iter().flat_map(|(_, victims)| victims) {
+                if !leaving.insert(victim) {
+                    continue;
+                }
+                for other in self.of(victim) {
+                    let Some(Some(old)) = prices.get_mut(other) else { continue };
+                    let ground = self.grounds.get(other)?;
+                    *old = cheapest_on(ground, self.per_node, &leaving, shared)?;
+                    queue.push(Reverse((old.0, ground.spot, other)));
+                }
             }
-            for other in on.get(&victim).into_iter().flatten() {
-                let Some(old) = priced.get(other) else { continue };
-                queue.remove(&(old.0, *other));
-                let spot = spots.get(*other)?;
-                let price = cheapest_on(spot, shape.per_node, allowed, &chosen.victims, shared)?;
-                queue.insert((price.0, *other));
-                priced.insert(*other, price);
+        }
+        self.prune(&taken, &mut leaving);
+        let spots = taken.iter().filter_map(|place| self.grounds.get(*place));
+        let mut spots: Vec<usize> = spots.map(|ground| ground.spot).collect();
+        spots.sort_unstable();
+        Some(self.chosen(spots, &leaving))
+    }
+
+    /// Drops whoever need not leave, the costliest first.
+    fn prune(&self, taken: &[usize], leaving: &mut Leaving) {
+        let mut is_taken = vec![false; self.grounds.len()];
+        for place in taken {
+            is_taken.get_mut(*place).into_iter().for_each(|one| *one = true);
+        }
+        // Only where one sits does it matter whether it leaves.
+        let enough = |without: usize, leaving: &Leaving| {
+            let mut there = self.of(without).filter(|place| is_taken.get(*place) == Some(&true));
+            there.all(|place| {
+                let ground = self.grounds.get(place);
+                ground.is_some_and(|one| one.freed(|who| leaving.contains(who)) >= self.per_node)
+            })
+        };
+        let mut by_cost: Vec<_> = leaving.all().map(|who| (self.cost(who), who)).collect();
+        by_cost.sort_unstable();
+        for (_, who) in by_cost.into_iter().rev() {
+            leaving.remove(who);
+            if !enough(who, leaving) {
+                leaving.insert(who);
             }
         }
     }
-    chosen.spots.sort_unstable();
-    prune(spots, shape, allowed, &mut chosen);
-    Some(chosen)
-}
 
-/// Begins with everybody and spares whoever can be, the costliest first. Only among few: it looks
-/// at every node for every one.
-pub(super) fn costliest_spared(
-    spots: &[Spot<'_>],
-    among: &[usize],
-    shape: Shape,
-    allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
-) -> Option<Chosen> {
-    let wanted = usize::try_from(shape.nodes).ok()?;
-    let all = among.iter().filter_map(|index| spots.get(*index)).flat_map(|spot| &spot.occupants);
-    let ids = all.map(|one| one.attempt.id);
-    let mut by_cost: Vec<_> = ids.filter_map(|id| Some((allowed(id)?.cost, id))).collect();
-    by_cost.sort_unstable();
-    by_cost.dedup();
-    if by_cost.len() > SPARE_AMONG {
-        return None;
-    }
-    let mut victims: BTreeSet<AttemptId> = by_cost.iter().map(|(_, id)| *id).collect();
-    let roomy = |victims: &BTreeSet<AttemptId>| {
-        let fits = among.iter().filter(|index| {
-            spots.get(**index).is_some_and(|spot| freed(spot, victims) >= shape.per_node)
-        });
-        fits.copied().take(wanted).collect::<Vec<_>>()
-    };
-    for (_, id) in by_cost.into_iter().rev() {
-        victims.remove(&id);
-        if roomy(&victims).len() < wanted {
-            victims.insert(id);
+    /// Begins with everybody and spares whoever can be, the costliest first. Only among few: it
+    /// looks at every node for every one.
+    pub(super) fn costliest_spared(&self) -> Option<Chosen> {
+        let by_cost = self.by_cost();
+        if by_cost.len() > SPARE_AMONG {
+            return None;
         }
+        let mut leaving = self.nobody();
+        by_cost.iter().for_each(|(_, who)| _ = leaving.insert(*who));
+        for (_, who) in by_cost.into_iter().rev() {
+            leaving.remove(who);
+            if self.roomy(&leaving).len() < self.wanted {
+                leaving.insert(who);
+            }
+        }
+        let spots = self.roomy(&leaving);
+        (spots.len() == self.wanted).then(|| self.chosen(spots, &leaving))
     }
-    let spots = roomy(&victims);
-    (spots.len() == wanted).then_some(Chosen { spots, victims })
+
+    /// The best of all sets of victims. Only among very few.
+    pub(super) fn best_of_all(&self, most: usize) -> Option<Chosen> {
+        let mut all: Vec<usize> = self.on.iter().map(|(who, _)| *who).collect();
+        all.dedup();
+        if all.len() > most {
+            return None;
+        }
+        let sets = 1_u32.checked_shl(u32::try_from(all.len()).ok()?)?;
+        let of = |set: u32| {
+            let members = all.iter().enumerate().filter(move |(bit, _)| set >> *bit & 1 == 1);
+            members.map(|(_, who)| *who)
+        };
+        let price = |set: u32| of(set).map(|who| self.cost(who)).fold(0, u128::saturating_add);
+        let mut by_price: Vec<(u128, u32)> = (0..sets).map(|set| (price(set), set)).collect();
+        by_price.sort_unstable();
+        by_price.into_iter().find_map(|(_, set)| {
+            let mut leaving = self.nobody();
+            of(set).for_each(|who| _ = leaving.insert(who));
+            let spots = self.roomy(&leaving);
+            (spots.len() == self.wanted).then(|| self.chosen(spots, &leaving))
+        })
+    }
 }
 
-/// The best of all sets of victims. Only among very few.
-pub(super) fn best_of_all(
-    spots: &[Spot<'_>],
-    among: &[usize],
-    shape: Shape,
-    allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
-    most: usize,
-) -> Option<Chosen> {
-    let wanted = usize::try_from(shape.nodes).ok()?;
-    let here = || among.iter().filter_map(|index| Some((*index, spots.get(*index)?)));
-    let ids = here().flat_map(|(_, spot)| &spot.occupants).map(|one| one.attempt.id);
-    let costs: BTreeMap<AttemptId, u128> =
-        ids.filter_map(|id| Some((id, allowed(id)?.cost))).collect();
-    if costs.len() > most {
-        return None;
-    }
-    let sets = 1_u32.checked_shl(u32::try_from(costs.len()).ok()?)?;
-    let of = |set: u32| {
-        let members = costs.iter().enumerate().filter(move |(bit, _)| set >> *bit & 1 == 1);
-        members.map(|(_, (id, cost))| (*id, *cost))
-    };
-    let price = |set: u32| of(set).map(|(_, cost)| cost).fold(0, u128::saturating_add);
-    let mut by_price: Vec<(u128, u32)> = (0..sets).map(|set| (price(set), set)).collect();
-    by_price.sort_unstable();
-    by_price.into_iter().find_map(|(_, set)| {
-        let victims: BTreeSet<AttemptId> = of(set).map(|(id, _)| id).collect();
-        let roomy = here().filter(|(_, spot)| freed(spot, &victims) >= shape.per_node);
-        let spots: Vec<usize> = roomy.map(|(index, _)| index).take(wanted).collect();
-        (spots.len() == wanted).then_some(Chosen { spots, victims })
-    })
-}
+/// What it costs to take a node, and who leaves it for that.
+type Price = (u128, Vec<usize>);
 
-/// GPUs of a node that are to be had if those leave.
-fn freed(spot: &Spot<'_>, victims: &BTreeSet<AttemptId>) -> u32 {
-    spot.with(|one| victims.contains(&one.attempt.id))
+fn is_now(of: Option<&Price>, price: u128) -> bool {
+    of.is_some_and(|of| of.0 == price)
 }
 
 /// Who must leave one node so that `wanted` GPUs of it come free, at the least cost beyond those
 /// who leave anyway.
-fn cheapest_on(
-    spot: &Spot<'_>,
-    wanted: u32,
-    allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
-    leaving: &BTreeSet<AttemptId>,
-    shared: bool,
-) -> Option<(u128, Vec<AttemptId>)> {
-    let mut have = spot.idle.saturating_add(spot.coming);
-    let mut others: Vec<(u128, u32, AttemptId)> = Vec::new();
-    for one in &spot.occupants {
-        let id = one.attempt.id;
-        if leaving.contains(&id) {
-            have = have.saturating_add(one.gpus);
-        } else if let Some(candidate) = allowed(id) {
-            let all = one.attempt.gpus().0.max(1);
-            let share = candidate.cost.saturating_mul(one.gpus.into()) / u128::from(all);
-            others.push((if shared { share } else { candidate.cost }, one.gpus, id));
-        }
-    }
+fn cheapest_on(ground: &Ground, wanted: u32, leaving: &Leaving, shared: bool) -> Option<Price> {
+    let have = ground.freed(|who| leaving.contains(who));
     if have >= wanted {
         return Some((0, Vec::new()));
     }
+    let stays = ground.holders.iter().filter(|one| !leaving.contains(one.who));
+    let price = |one: &Holder| (if shared { one.share } else { one.cost }, one.gpus, one.who);
+    let mut others: Vec<(u128, u32, usize)> = stays.map(price).collect();
     let missing = wanted.saturating_sub(have);
     let all = others.iter().map(|(_, gpus, _)| *gpus).fold(0, u32::saturating_add);
     if all <= missing {
         // Whole nodes leave no choice.
         let cost = others.iter().map(|(cost, _, _)| *cost).fold(0, u128::saturating_add);
-        let everybody = (cost, others.into_iter().map(|(_, _, id)| id).collect());
+        let everybody = (cost, others.into_iter().map(|(_, _, who)| who).collect());
         return (all == missing).then_some(everybody);
     }
     if others.len() > TRY_ALL {
@@ -248,11 +347,11 @@ fn cheapest_on(
         })
         .min()?;
     let members = others.iter().enumerate().filter(|(bit, _)| best.2 >> *bit & 1 == 1);
-    Some((best.0, members.map(|(_, (_, _, id))| *id).collect()))
+    Some((best.0, members.map(|(_, (_, _, who))| *who).collect()))
 }
 
 /// Starts with all and leaves out the costliest that are not needed.
-fn leave_out(others: &[(u128, u32, AttemptId)], missing: u32) -> Option<(u128, Vec<AttemptId>)> {
+fn leave_out(others: &[(u128, u32, usize)], missing: u32) -> Option<Price> {
     let mut have: u32 = others.iter().map(|(_, gpus, _)| *gpus).fold(0, u32::saturating_add);
     if have < missing {
         return None;
@@ -265,36 +364,5 @@ fn leave_out(others: &[(u128, u32, AttemptId)], missing: u32) -> Option<(u128, V
         }
     }
     let cost = kept.iter().map(|(cost, _, _)| *cost).fold(0, u128::saturating_add);
-    Some((cost, kept.into_iter().map(|(_, _, id)| id).collect()))
-}
-
-/// Drops whoever need not leave, the costliest first.
-fn prune(
-    spots: &[Spot<'_>],
-    shape: Shape,
-    allowed: &dyn Fn(AttemptId) -> Option<Candidate>,
-    chosen: &mut Chosen,
-) {
-    // Only where one sits does it matter whether it leaves.
-    let mut on: BTreeMap<AttemptId, Vec<&Spot<'_>>> = BTreeMap::new();
-    for spot in chosen.spots.iter().filter_map(|index| spots.get(*index)) {
-        for one in &spot.occupants {
-            on.entry(one.attempt.id).or_default().push(spot);
-        }
-    }
-    let enough = |without: AttemptId, victims: &BTreeSet<AttemptId>| {
-        let mut there = on.get(&without).into_iter().flatten();
-        there.all(|spot| freed(spot, victims) >= shape.per_node)
-    };
-    let mut by_cost: Vec<_> =
-        chosen.victims.iter().map(|id| (allowed(*id).map_or(0, |one| one.cost), *id)).collect();
-    by_cost.sort_unstable();
-    let mut victims = chosen.victims.clone();
-    for (_, id) in by_cost.into_iter().rev() {
-        victims.remove(&id);
-        if !enough(id, &victims) {
-            victims.insert(id);
-        }
-    }
-    chosen.victims = victims;
+    Some((cost, kept.into_iter().map(|(_, _, who)| who).collect()))
 }
