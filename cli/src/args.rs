@@ -3,6 +3,7 @@
 mod accounts;
 mod bounds;
 mod cluster;
+mod gates;
 mod jobs;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ pub(crate) use self::accounts::{
 pub(crate) use self::cluster::{
     CompletionsArgs, DrainArgs, NodeArgs, NodeCommand, NodesArgs, PolicyCommand,
 };
+pub(crate) use self::gates::{GateArgs, GateCommand, SetGateArgs};
 pub(crate) use self::jobs::{
     CancelArgs, ExplainArgs, HandOver, JobArgs, JobsArgs, LogsArgs, NoticesArgs,
     ReservationCommand, RunArgs, SubmitArgs,
@@ -134,6 +136,12 @@ pub(crate) enum Command {
     /// Say what only a person can know of a node
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Show and set what storage targets may carry: who writes checkpoints there, who waits
+    #[command(
+        after_help = "Examples:\n  tidegate gate\n  tidegate gate shared\n  tidegate gate set \
+                            shared --cap 80GiB/s\n  tidegate gate pause shared --reason \"disk rebuild\""
+    )]
+    Gate(GateArgs),
     /// List accounts: budgets, what is charged, what is promised
     #[command(
         after_help = "Examples:\n  tidegate accounts\n  tidegate accounts olmo --users\n\nFigures \

@@ -15,6 +15,7 @@ mod exit;
 mod explain;
 mod external;
 mod follow;
+mod gates;
 mod job_changes;
 mod jobfile;
 mod jobs;
@@ -98,6 +99,7 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
         Command::Resume(args) => nodes::resume(api, &args, json).await,
         Command::Node(NodeCommand::Lost(args)) => nodes::lost(api, &args, json).await,
         Command::Node(NodeCommand::Remove(args)) => nodes::remove(api, &args, json).await,
+        Command::Gate(args) => gates::gate(api, args, json).await,
         Command::Accounts(args) => accounts::list(api, &args, json).await,
         Command::Report(args) => report::report(api, &args, json).await,
         Command::Budget(command) => budget::budget(api, command, json).await,
@@ -151,6 +153,7 @@ mod tests {
                 "reservation",
                 "dry-run",
                 "array",
+                "gate",
             ] {
                 assert!(script.contains(word), "{shell}: {word}");
             }
