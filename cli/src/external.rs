@@ -18,9 +18,10 @@ use crate::show::out::remark;
 use tidegate_model::nearest;
 
 /// Name and what it does.
-const EXTERNAL: [(&str, &str); 2] = [
+const EXTERNAL: [(&str, &str); 3] = [
     ("demo", "Start a small cluster on this machine and show it at work"),
     ("replay", "Apply the records of a store again, one line each"),
+    ("storm", "Measure what a flood of checkpoint writes does, under the gate and without"),
 ];
 
 /// What the demo runs besides this program, which is built: it runs.

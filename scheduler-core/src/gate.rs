@@ -161,7 +161,7 @@ impl Room {
             alike.map(|one| one.rate).sum()
         };
         let of_pool = used(true).plus(limits.silent);
-        let needed = wants.iter().any(|want| want.overdue);
+        let needed = wants.iter().any(|want| want.may_use(limits.pool));
         let kept = if needed { limits.pool.max(of_pool) } else { of_pool };
         let most = limits.cap.less(kept);
         let free = most.less(used(false));
@@ -170,12 +170,10 @@ impl Room {
         Self { most, free, pool: limits.pool.less(of_pool).less(lent) }
     }
 
-    /// Who has waited longest writes out of the pool, if that has room for it. Who writes as fast as
-    /// it can fits there only if that is not faster.
+    /// Who has waited longest writes out of the pool, if that has room for it.
     fn overdue(&self, wants: &[Want]) -> Option<Step> {
-        let late = wants.iter().filter(|want| want.overdue);
-        let fits = |want: &&Want| want.asks || want.own <= self.pool;
-        let first = late.filter(fits).min_by_key(|want| (want.since, want.record, want.who))?;
+        let late = wants.iter().filter(|want| want.may_use(self.pool));
+        let first = late.min_by_key(|want| (want.since, want.record, want.who))?;
         let rate = first.rate(self.pool, self.pool)?;
         Some(Step::Admit { who: first.who, rate, pooled: true })
     }
@@ -200,6 +198,11 @@ impl Room {
 }
 
 impl Want {
+    /// Whether the pool is there for it.
+    fn may_use(&self, pool: Bandwidth) -> bool {
+        self.overdue && (self.asks || self.own <= pool)
+    }
+
     /// What it would get of `free`, where nobody gets above `most`; none if that is no use.
     fn rate(&self, most: Bandwidth, free: Bandwidth) -> Option<Bandwidth> {
         let most = self.own.min(most);

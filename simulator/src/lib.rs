@@ -11,10 +11,11 @@
 mod agent;
 mod cluster;
 pub mod scenario;
+pub mod storm;
 pub mod week;
 mod work;
 mod world;
 
 pub use cluster::{NodeForm, facts, job_spec, plain_job};
 pub use work::{OnSave, Work};
-pub use world::{EPOCH, Observer, World, Wrong};
+pub use world::{EPOCH, Load, Observer, Server, World, Wrong};

@@ -2,6 +2,7 @@
 
 mod befalls;
 mod processes;
+mod server;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,8 @@ use tidegate_model::{
 use scheduler_core::{Books, Broken, Core, Decision, Event, Observation, Policy, Stamp, Violation};
 
 use self::processes::Timer;
+use self::server::Traffic;
+pub use self::server::{Load, Server};
 use self::writes::Write;
 use crate::agent::Agent;
 use crate::cluster::{NodeForm, facts};
@@ -82,6 +85,8 @@ pub struct World<O> {
     timers_set: u64,
     /// Who writes with a permit, or waits for one.
     writes: BTreeMap<AttemptId, Write>,
+    /// The server that all write to, if it is played.
+    traffic: Option<Traffic>,
     /// The highest cap that each storage target ever had.
     caps: BTreeMap<StorageName, Bandwidth>,
     /// Since when the coordinator is away.
@@ -116,6 +121,7 @@ impl<O: Observer> World<O> {
             timers: BTreeMap::new(),
             timers_set: 0,
             writes: BTreeMap::new(),
+            traffic: None,
             caps: BTreeMap::new(),
             away: None,
             submits: 0,

@@ -15,4 +15,5 @@ pub mod history;
 pub mod processes;
 pub mod screen;
 pub mod sim;
+pub mod storm;
 pub mod wait;

@@ -21,6 +21,8 @@ pub(super) enum Timer {
     Saved(AttemptId, DecisionSeq),
     /// What was asked for may be written.
     Written(AttemptId),
+    /// Somebody may have written all that it has to.
+    Served(u64),
 }
 
 impl<O: Observer> World<O> {
@@ -48,8 +50,11 @@ impl<O: Observer> World<O> {
                     return;
                 }
                 work.pause(now);
-                let at = now.plus(work.save);
-                self.set(Some(at), Timer::Saved(attempt, request));
+                let (at, bytes) = (now.plus(work.save), work.bytes);
+                let saved = Timer::Saved(attempt, request);
+                if !self.flow(attempt, bytes, None, saved) {
+                    self.set(Some(at), saved);
+                }
             }
             Consequence::Permit(task, permit) => self.permitted(task, &permit),
         }
@@ -115,6 +120,7 @@ impl<O: Observer> World<O> {
                 }
             }
             Timer::Written(attempt) => self.written(attempt),
+            Timer::Served(version) => self.served(version),
         }
     }
 

@@ -84,7 +84,10 @@ impl<O: Observer> World<O> {
             return;
         };
         write.grant = Some(Grant { rate, length, after, since: now, written });
-        self.look_again(attempt);
+        let bytes = write.ask.bytes;
+        if !self.flow(attempt, bytes, rate, Timer::Written(attempt)) {
+            self.look_again(attempt);
+        }
     }
 
     /// Since when the agent of an attempt's first task has not been heard.
@@ -119,7 +122,7 @@ impl<O: Observer> World<O> {
     pub(super) fn written(&mut self, attempt: AttemptId) {
         let Some(write) = self.writes.get(&attempt).copied() else { return };
         let Some(grant) = write.grant.filter(|_| self.first_runs(attempt)) else { return };
-        let by_rate = grant.rate.is_some();
+        let by_rate = grant.rate.is_some() && self.traffic.is_none();
         if by_rate && self.written_by(attempt) < write.ask.bytes {
             return self.look_again(attempt);
         }
