@@ -114,19 +114,40 @@ pub(crate) enum Step {
     Raise { who: AttemptId, rate: Bandwidth },
 }
 
-/// The next change at `now`, if there is one. `wants` are in their order, and none of them writes.
+/// Those that wait, in their order, and whether the pool is there for any of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line<'wants> {
+    wants: &'wants [Want],
+    pool_needed: bool,
+}
+
+impl<'wants> Line<'wants> {
+    pub(crate) fn of(wants: &'wants [Want], limits: Limits) -> Self {
+        let pool_needed = wants.iter().any(|want| want.may_use(limits.pool));
+        Self { wants, pool_needed }
+    }
+}
+
+/// Whether anybody at all could be let through: else nobody needs to be asked what he wants.
+pub(crate) fn has_room(limits: Limits, writers: &[Writer]) -> bool {
+    let room = Room::of(limits, writers, false);
+    writers.len() < limits.writers && (room.free > Bandwidth(0) || room.pool > Bandwidth(0))
+}
+
+/// The next change at `now`, if there is one. Nobody in line writes.
 pub(crate) fn step(
     now: Timestamp,
     limits: Limits,
     writers: &[Writer],
-    wants: &[Want],
+    line: Line<'_>,
 ) -> Option<Step> {
+    let Line { wants, pool_needed } = line;
     let raised = |pooled: bool| {
         let mut held = writers.iter().filter(move |one| one.asks && one.pooled == pooled);
-        held.find_map(|one| raise(limits, writers, wants, one))
+        held.find_map(|one| raise(limits, writers, pool_needed, one))
     };
     let admitted = || {
-        let room = Room::of(limits, writers, wants);
+        let room = Room::of(limits, writers, pool_needed);
         let any = writers.len() < limits.writers;
         any.then(|| room.next(now, writers, wants).or_else(|| room.overdue(wants))).flatten()
     };
@@ -135,10 +156,13 @@ pub(crate) fn step(
 }
 
 /// Whether a writer may have more, and out of the ordinary part. What is small is left.
-fn raise(limits: Limits, writers: &[Writer], wants: &[Want], one: &Writer) -> Option<Step> {
+fn raise(limits: Limits, writers: &[Writer], pool_needed: bool, one: &Writer) -> Option<Step> {
+    if one.rate >= one.own {
+        return None;
+    }
     let others: Vec<Writer> =
         writers.iter().filter(|other| other.who != one.who).copied().collect();
-    let room = Room::of(limits, &others, wants);
+    let room = Room::of(limits, &others, pool_needed);
     let rate = one.own.min(room.most).min(room.free);
     let worth = one.rate.0.saturating_add(one.rate.0 / CHANGE_PART);
     (rate.0 > worth).then_some(Step::Raise { who: one.who, rate })
@@ -155,14 +179,13 @@ struct Room {
 }
 
 impl Room {
-    fn of(limits: Limits, writers: &[Writer], wants: &[Want]) -> Self {
+    fn of(limits: Limits, writers: &[Writer], pool_needed: bool) -> Self {
         let used = |pooled: bool| -> Bandwidth {
             let alike = writers.iter().filter(|one| one.pooled == pooled);
             alike.map(|one| one.rate).sum()
         };
         let of_pool = used(true).plus(limits.silent);
-        let needed = wants.iter().any(|want| want.may_use(limits.pool));
-        let kept = if needed { limits.pool.max(of_pool) } else { of_pool };
+        let kept = if pool_needed { limits.pool.max(of_pool) } else { of_pool };
         let most = limits.cap.less(kept);
         let free = most.less(used(false));
         // What of the pool is lent comes back only as those who have it end.

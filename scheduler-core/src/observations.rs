@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_model::{
-    AskSeen, AttemptId, Bandwidth, NodeId, SaveSeen, Span, TaskId, TaskSeen, Timestamp,
+    AskSeen, AttemptId, Bandwidth, NodeId, SaveSeen, Span, StorageName, TaskId, TaskSeen, Timestamp,
 };
 
 use crate::books::{Books, Node};
@@ -19,8 +19,9 @@ pub struct Observations {
     nodes: BTreeMap<NodeId, SeenNode>,
     /// How far requests to save came, as agents last said.
     saves: BTreeMap<TaskId, SaveSeen>,
-    /// The newest ask of each task.
+    /// The newest ask of each task, and of which tasks of each storage target's jobs there are some.
     asks: BTreeMap<TaskId, Noted>,
+    asking: BTreeMap<StorageName, BTreeSet<TaskId>>,
     /// What tasks write, by their nodes' measure.
     writes: BTreeMap<TaskId, Bandwidth>,
     /// Since when the GPUs of a task have been idle.
@@ -205,7 +206,6 @@ impl Observations {
                 TaskSeen::Gone => {
                     self.saves.remove(task);
                     self.idle.remove(task);
-                    self.asks.remove(task);
                     self.writes.remove(task);
                     seen.tasks.remove(task)
                 }
@@ -216,6 +216,8 @@ impl Observations {
                 | TaskSeen::Ended { .. } => seen.tasks.insert(*task, state.clone()),
             };
         }
+        let gone = tasks.iter().filter(|(_, state)| *state == TaskSeen::Gone);
+        gone.for_each(|(task, _)| self.drop_ask(*task));
         self.note_asks(books, now, node.id, event);
     }
 }
@@ -256,7 +258,8 @@ impl Observations {
         let Event::NodeReported { complete, asks, .. } = event else { return };
         let here = |task: TaskId| books.task(task).is_some_and(|of| of.place.node == node);
         if *complete {
-            self.asks.retain(|task, _| !here(*task));
+            let gone: Vec<_> = self.asks.keys().copied().filter(|task| here(*task)).collect();
+            gone.into_iter().for_each(|task| self.drop_ask(task));
         }
         for (task, seen) in asks.iter().filter(|(task, _)| here(*task)) {
             let since = Timestamp(now.0.saturating_sub(seen.waited.0));
@@ -264,6 +267,29 @@ impl Observations {
             let since = known.map_or(since, |old| old.since);
             let told = known.and_then(|old| old.told);
             self.asks.insert(*task, Noted { seen: *seen, since, told });
+            let job = books.jobs.get(&task.attempt.job);
+            if let Some(storage) = job.and_then(|job| job.storage()).cloned() {
+                self.asking.entry(storage).or_default().insert(*task);
+            }
         }
+    }
+
+    fn drop_ask(&mut self, task: TaskId) {
+        if self.asks.remove(&task).is_some() {
+            self.asking.retain(|_, tasks| {
+                tasks.remove(&task);
+                !tasks.is_empty()
+            });
+        }
+    }
+
+    /// Storage targets that somebody has asked for.
+    pub(crate) fn asked_storages(&self) -> impl Iterator<Item = &StorageName> {
+        self.asking.keys()
+    }
+
+    /// Tasks that have asked for one.
+    pub(crate) fn asking(&self, storage: &StorageName) -> impl Iterator<Item = TaskId> {
+        self.asking.get(storage).into_iter().flatten().copied()
     }
 }

@@ -15,7 +15,7 @@ use tidegate_model::{
 use self::target::{POOL_PART, Target, said_rate};
 use crate::books::{Attempt, Books, Job, PermitOf, Writing};
 use crate::decision::Decision;
-use crate::gate::{Slot, Step, Want, drift, length, order, schedule, step};
+use crate::gate::{Line, Slot, Step, Want, drift, has_room, length, order, schedule, step};
 use crate::observations::{NodeState, Noted, Observations, Told};
 
 pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth};
@@ -38,13 +38,12 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
 /// Storage targets that somebody writes to or wants to.
 pub(crate) fn targets<'books>(
     books: &'books Books,
-    seen: &Observations,
+    seen: &'books Observations,
 ) -> BTreeSet<&'books StorageName> {
     let saving = books.index.saving.iter().map(|(_, id)| *id);
     let writing = books.index.writing.iter().map(|(_, id)| *id);
-    let asking = seen.asks().map(|(task, _)| task.attempt);
-    let all = saving.chain(writing).chain(asking);
-    all.filter_map(|id| books.jobs.get(&id.job)?.storage()).collect()
+    let all = saving.chain(writing).filter_map(|id| books.jobs.get(&id.job)?.storage());
+    all.chain(seen.asked_storages()).collect()
 }
 
 /// Who writes, with what.
@@ -143,14 +142,17 @@ fn stepped(
     now: Timestamp,
     storage: &StorageName,
 ) -> Option<Decision> {
-    let target = Target::of(books, seen, now, storage)?;
+    let mut target = Target::of(books, seen, now, storage)?;
     if target.paused {
         return None;
     }
-    let full = target.writers.len() >= target.limits.writers;
-    let wants = if full { Vec::new() } else { order(target.wants.clone(), now, MAX_WAIT) };
+    if has_room(target.limits, &target.writers) {
+        target.ask_all(books, seen, now, storage);
+    }
+    let wants = order(target.wants.clone(), now, MAX_WAIT);
     let told = |rate: Bandwidth| target.capped.then_some(rate);
-    match step(now, target.limits, &target.writers, &wants)? {
+    let line = Line::of(&wants, target.limits);
+    match step(now, target.limits, &target.writers, line)? {
         Step::Raise { who, rate } => {
             Some(Decision::WriteRated { attempt: who, rate, pooled: false })
         }
@@ -175,7 +177,7 @@ pub(crate) fn waiting(
     now: Timestamp,
     storage: &StorageName,
 ) -> Vec<Want> {
-    Target::of(books, seen, now, storage).map(|target| target.wants).unwrap_or_default()
+    Target::whole(books, seen, now, storage).map(|target| target.wants).unwrap_or_default()
 }
 
 /// What of a target's cap is kept back.
@@ -190,7 +192,7 @@ pub(crate) fn slots(
     now: Timestamp,
     storage: &StorageName,
 ) -> BTreeMap<AttemptId, Slot> {
-    let Some(target) = Target::of(books, seen, now, storage) else { return BTreeMap::new() };
+    let Some(target) = Target::whole(books, seen, now, storage) else { return BTreeMap::new() };
     let wants = order(target.wants, now, MAX_WAIT);
     schedule(now, target.limits, target.writers, wants)
 }
@@ -253,7 +255,7 @@ pub(crate) fn next_deadline(
         quiet.then_some(at)
     });
     let at_targets = targets(books, seen).into_iter().filter_map(|storage| {
-        let target = Target::of(books, seen, now, storage)?;
+        let target = Target::whole(books, seen, now, storage)?;
         let waits = target.wants.iter().map(|want| want.since.plus(MAX_WAIT));
         let hours = books.gates.get(storage).and_then(|gate| gate.rule.next_change(now));
         waits.chain(target.patience).chain(hours).filter(|at| *at > now).min()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_model::{AttemptId, Bytes, Timestamp};
 
-use super::{Limits, Step, Want, Writer, step};
+use super::{Limits, Line, Step, Want, Writer, step};
 
 /// From when until when somebody writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,24 +20,26 @@ pub(crate) struct Slot {
 pub(crate) fn schedule(
     now: Timestamp,
     limits: Limits,
-    mut writers: Vec<Writer>,
-    mut wants: Vec<Want>,
+    writers: Vec<Writer>,
+    wants: Vec<Want>,
 ) -> BTreeMap<AttemptId, Slot> {
     let mut slots = BTreeMap::new();
     for one in &writers {
         let position = slots.len();
         slots.insert(one.who, Slot { from: now, until: now, position });
     }
-    let mut at = now;
+    let (mut at, mut writers, mut queue) = (now, writers, Queue::of(wants, limits));
     loop {
-        while let Some(step) = step(at, limits, &writers, &wants) {
+        while let Some(step) = step(at, limits, &writers, queue.line()) {
             match step {
-                Step::Raise { who, rate } => raise(&mut writers, who, |one| {
-                    (one.rate, one.pooled) = (rate, false);
-                }),
+                Step::Raise { who, rate } => {
+                    let mut all = writers.iter_mut();
+                    if let Some(one) = all.find(|one| one.who == who) {
+                        (one.rate, one.pooled) = (rate, false);
+                    }
+                }
                 Step::Admit { who, rate, pooled } => {
-                    let Some(place) = wants.iter().position(|want| want.who == who) else { break };
-                    let Want { bytes, own, asks, .. } = wants.remove(place);
+                    let Some(Want { bytes, own, asks, .. }) = queue.take(who) else { break };
                     let position = slots.len();
                     slots.insert(who, Slot { from: at, until: at, position });
                     writers.push(Writer { who, rate, own, asks, pooled, left: bytes });
@@ -58,6 +60,35 @@ pub(crate) fn schedule(
     }
 }
 
-fn raise(writers: &mut [Writer], who: AttemptId, by: impl Fn(&mut Writer)) {
-    writers.iter_mut().filter(|one| one.who == who).for_each(by);
+/// Those that wait, of whom mostly the first is taken.
+struct Queue {
+    wants: Vec<Want>,
+    /// So many of them are taken.
+    front: usize,
+    limits: Limits,
+    /// Of the others, those whom the pool is there for.
+    for_pool: usize,
+}
+
+impl Queue {
+    fn of(wants: Vec<Want>, limits: Limits) -> Self {
+        let for_pool = wants.iter().filter(|want| want.may_use(limits.pool)).count();
+        Self { wants, front: 0, limits, for_pool }
+    }
+
+    fn line(&self) -> Line<'_> {
+        let wants = self.wants.get(self.front..).unwrap_or_default();
+        Line { wants, pool_needed: self.for_pool > 0 }
+    }
+
+    fn take(&mut self, who: AttemptId) -> Option<Want> {
+        let left = self.wants.get_mut(self.front..)?;
+        let place = left.iter().position(|want| want.who == who)?;
+        left.get_mut(..=place)?.rotate_right(1);
+        let taken = left.first().copied()?;
+        self.front = self.front.saturating_add(1);
+        let of_pool = taken.may_use(self.limits.pool);
+        self.for_pool = self.for_pool.saturating_sub(usize::from(of_pool));
+        Some(taken)
+    }
 }

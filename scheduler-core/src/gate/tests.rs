@@ -173,7 +173,9 @@ fn the_pool_is_lent_until_somebody_has_waited_too_long_and_then_comes_back() {
     let admitted = |who: Want, rate: u64, pooled| {
         Some(Step::Admit { who: who.who, rate: Bandwidth(rate * GB), pooled })
     };
-    let next = |writers: &[Writer], wants: &[Want]| step(Timestamp(0), with_pool, writers, wants);
+    let next = |writers: &[Writer], wants: &[Want]| {
+        step(Timestamp(0), with_pool, writers, Line::of(wants, with_pool))
+    };
     assert_eq!(next(&[], &[b]), admitted(b, 100, false), "lent");
     let late = Want { overdue: true, ..c };
     assert_eq!(next(&[writes(b, 100, false)], &[late]), None, "not back yet");
@@ -198,7 +200,7 @@ fn nobody_who_fits_keeps_the_one_before_it_waiting() {
         pooled: false,
         left: b.bytes,
     };
-    let next = |wants: &[Want]| step(Timestamp(0), limits(), &[b], wants);
+    let next = |wants: &[Want]| step(Timestamp(0), limits(), &[b], Line::of(wants, limits()));
     // B writes for 5 s; until then C, which takes everything, has to wait.
     let longer = own(d, 20);
     assert_eq!(next(&[own(c, 100), longer]), None);
@@ -285,7 +287,7 @@ proptest! {
         let mut ordered = order(wants, Timestamp(0), MAX_WAIT);
         let (mut now, mut live) = (Timestamp(0), Vec::<Writer>::new());
         while !(ordered.is_empty() && live.is_empty()) {
-            match step(now, limits, &live, &ordered) {
+            match step(now, limits, &live, Line::of(&ordered, limits)) {
                 Some(Step::Admit { who, rate, pooled }) => {
                     let place = ordered.iter().position(|want| want.who == who).unwrap();
                     let Want { own, asks, bytes, .. } = ordered.remove(place);

@@ -34,7 +34,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// None without a cap.
+    /// The limits of a target; none without a cap.
     pub(super) fn limits(books: &Books, storage: &StorageName, now: Timestamp) -> Option<Limits> {
         let gate = books.gates.get(storage);
         let cap = gate.and_then(|gate| gate.rule.cap_at(now))?;
@@ -79,22 +79,44 @@ impl Target {
                 left: Bytes(left.max(1)),
             });
         }
+        Some(target)
+    }
+
+    /// With all who want to write.
+    pub(super) fn whole(
+        books: &Books,
+        seen: &Observations,
+        now: Timestamp,
+        storage: &StorageName,
+    ) -> Option<Self> {
+        let mut target = Self::of(books, seen, now, storage)?;
+        target.ask_all(books, seen, now, storage);
+        Some(target)
+    }
+
+    /// Finds out who wants to write.
+    pub(super) fn ask_all(
+        &mut self,
+        books: &Books,
+        seen: &Observations,
+        now: Timestamp,
+        storage: &StorageName,
+    ) {
         let unsaid = books.index.saving.iter().map(|(_, id)| *id);
-        let asking = seen.asks().map(|(task, _)| task.attempt);
+        let asking = seen.asking(storage).map(|task| task.attempt);
         let all: BTreeSet<_> = unsaid.chain(asking).collect();
         for id in all {
             let of = books.with_job(id).filter(|(job, attempt)| {
-                here(job)
+                job.storage() == Some(storage)
                     && attempt.is_live()
                     && attempt.stop.is_none()
                     && attempt.writing.is_none()
             });
             if let Some((job, attempt)) = of {
-                let want = target.want(books, seen, now, (job, attempt));
-                target.wants.extend(want);
+                let want = self.want(books, seen, now, (job, attempt));
+                self.wants.extend(want);
             }
         }
-        Some(target)
     }
 
     /// What an attempt waits for at this gate, if it does.
