@@ -116,7 +116,7 @@ fn told(store: &Path, why: &JournalError) -> Told {
 fn code(why: &JournalError) -> u8 {
     match why {
         JournalError::InUse | JournalError::NewerFormat { .. } => exit::REFUSED,
-        JournalError::Damaged { .. } => exit::BROKEN,
+        JournalError::Damaged { .. } | JournalError::Empty => exit::BROKEN,
         JournalError::Storage(below) => {
             let mut below: Option<&(dyn Error + 'static)> = Some(below.as_ref());
             while let Some(error) = below {
