@@ -1,5 +1,7 @@
 //! What people ask about accounts: budgets, transfers, roles.
 
+mod holds;
+
 use tidegate_model::{AccountPath, SubmitKey, UserId};
 
 use crate::accounts::{Account, AccountId, Cut, ROOT, Role, Size, Transfer, WHOLE};
@@ -124,6 +126,7 @@ impl Desk<'_> {
             need(self.books, parent, self.by, Role::Manager)?;
             self.holds(parent, Some(account.id), size)?;
             self.holds_children(account, size)?;
+            self.holds_given(account, size)?;
             let unchanged = account.size == size && account.excess == Amount::ZERO;
             // Nobody is hurt by a cut of what nobody has used.
             let unused = account.claim(self.now) == Amount::ZERO;
@@ -174,71 +177,6 @@ impl Desk<'_> {
         )))
     }
 
-    /// Children may not sum above the parent.
-    fn holds(&self, parent: AccountId, one: Option<AccountId>, size: Size) -> Result<(), Refusal> {
-        let accounts = &self.books.accounts;
-        let base = accounts.base(parent, self.now);
-        let of = |size: Size| match size {
-            Size::Share(share) => base.part(share.into(), WHOLE.into()),
-            Size::Fixed(amount) => amount,
-        };
-        let others = accounts.children(parent).filter(|child| Some(child.id) != one);
-        let others: Amount = others.map(|child| child.nominal(base, self.now)).sum();
-        let wanted = of(size);
-        // A cut is always accepted, also where a removal of nodes left the children above.
-        let lower = one
-            .and_then(|id| accounts.get(id))
-            .is_some_and(|account| wanted <= account.nominal(base, self.now));
-        let name = accounts.name(parent);
-        // Shares are compared as such: GPU-time says nothing before nodes have come.
-        let share = |size: Size| match size {
-            Size::Share(share) => share,
-            Size::Fixed(_) => 0,
-        };
-        let siblings = accounts.children(parent).filter(|child| Some(child.id) != one);
-        let shared = siblings.map(|child| share(child.size)).fold(0, u32::saturating_add);
-        if !lower && shared.saturating_add(share(size)) > WHOLE {
-            return Err(cannot(format!(
-                "children may not sum above their parent: {} asked, and the other children of \
-                 {name} have {}; up to {} is accepted",
-                percent(share(size)),
-                percent(shared),
-                percent(WHOLE.saturating_sub(shared))
-            )));
-        }
-        if lower || others + wanted <= base {
-            return Ok(());
-        }
-        let left = (base - others).at_least(Amount::ZERO);
-        Err(cannot(format!(
-            "children may not sum above their parent: {wanted} GPU-hours a window asked, and the \
-             other children of {name} have {others} of its {base}; up to {left} GPU-hours ({}) are \
-             accepted",
-            share_of(left, base)
-        )))
-    }
-
-    /// A parent's own budget may not fall below what its children are given in GPU-hours.
-    fn holds_children(&self, account: &Account, size: Size) -> Result<(), Refusal> {
-        let accounts = &self.books.accounts;
-        let above =
-            account.parent.map_or_else(|| accounts.whole(), |up| accounts.base(up, self.now));
-        let wanted = match size {
-            Size::Share(share) => above.part(share.into(), WHOLE.into()),
-            Size::Fixed(amount) => amount,
-        };
-        let children: Amount =
-            accounts.children(account.id).map(|child| child.stated(wanted)).sum();
-        if children <= wanted {
-            return Ok(());
-        }
-        let name = accounts.name(account.id);
-        Err(cannot(format!(
-            "children may not sum above their parent: those of {name} would have {children} \
-             GPU-hours of its {wanted}; cut them first, or give at least {children}"
-        )))
-    }
-
     fn transfer(
         &self,
         from: &AccountPath,
@@ -271,16 +209,19 @@ impl Desk<'_> {
         let spare = accounts
             .path(from.id)
             .take_while(|one| !accounts.path(to.id).any(|other| other.id == one.id))
-            .map(|one| money.sheet.row(one.id))
-            .map(|row| row.limit - row.claim)
+            .map(|one| {
+                let row = money.sheet.row(one.id);
+                let own = accounts.stated(one.id) - one.given(self.now);
+                own.min(row.limit - row.claim)
+            })
             .min()
             .unwrap_or_default()
             .at_least(Amount::ZERO);
         // The reserve of what is given goes with it, so somewhat less than the rest remains.
         if amount > spare {
             return Err(cannot(format!(
-                "{amount} GPU-hours asked; {} can give up to {spare}, what is not claimed of its \
-                 limit",
+                "{amount} GPU-hours asked; {} can give up to {spare}, what is its own and not claimed \
+                 of its limit",
                 accounts.name(from.id)
             )));
         }
@@ -338,8 +279,15 @@ impl Desk<'_> {
     }
 
     fn delete(&self, path: &AccountPath) -> Decided {
-        let account = known(self.books, path)?;
+        let account = match self.books.accounts.find_any(path) {
+            Some(account) if account.deleted.is_some() => account,
+            Some(_) | None => known(self.books, path)?,
+        };
         need(self.books, account.parent.unwrap_or(ROOT), self.by, Role::Manager)?;
+        // Who repeats it has not heard the answer.
+        if account.deleted.is_some() {
+            return Ok(Vec::new());
+        }
         let children = self.books.accounts.children(account.id).count();
         let live = self.live_jobs(account.id);
         if children > 0 || live > 0 {
@@ -388,9 +336,4 @@ fn told(size: Size) -> String {
 
 fn cannot(why: String) -> Refusal {
     Refusal::CannotHold { why }
-}
-
-fn share_of(amount: Amount, whole: Amount) -> String {
-    let share = amount.0.saturating_mul(i128::from(WHOLE)).checked_div(whole.0).unwrap_or(0);
-    percent(u32::try_from(share).unwrap_or(0))
 }

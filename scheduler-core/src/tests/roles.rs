@@ -222,3 +222,19 @@ fn every_request_is_taken_from_whom_its_role_allows_and_refused_from_all_others(
 fn where_nobody_is_named_all_may_submit_and_ask_and_only_managers_above_may_more() {
     check(OPEN, &prepared(false));
 }
+
+#[test]
+fn a_deleted_account_takes_its_people_and_their_requests_along() {
+    let (mut lab, _) = prepared(false);
+    let there = |lab: &Lab| lab.core.books().accounts.find(&"p/w".parse().unwrap()).cloned();
+    let asked = |lab: &Lab| lab.core.books().asked.len();
+    let (account, size) = ("p/w".parse().unwrap(), Size::Share(1));
+    let ask = AccountRequest::Ask { account, size, reason: "why".to_owned() };
+    lab.apply(&Event::AccountRequested { by: user("here"), request: ask });
+    assert_eq!((there(&lab).unwrap().roles.len(), asked(&lab)), (1, 2));
+    let delete = AccountRequest::Delete { account: "p/w".parse().unwrap() };
+    lab.apply(&Event::AccountRequested { by: UserId(0), request: delete });
+    assert_eq!((there(&lab), asked(&lab)), (None, 1));
+    lab.set("p/w", 20);
+    assert_eq!(there(&lab).unwrap().roles.len(), 0);
+}

@@ -11,6 +11,8 @@ use crate::translate;
 
 pub(super) fn message(account: &Account) -> wire::Account {
     let transfer = |one: &Transfer| wire::Transfer {
+        from: one.from.0,
+        to: one.to.0,
         amount: amount_bytes(one.amount.0),
         until_ms: one.until.map(|until| until.0),
         key: one.key.map(|(_, key)| key.to_string()).unwrap_or_default(),
@@ -49,7 +51,8 @@ pub(super) fn account(message: wire::Account) -> Result<Account, WireError> {
     let transfer = |one: wire::Transfer| -> Result<_, WireError> {
         let amount = translate::money(&one.amount, "Transfer.amount")?;
         let key = optional(&one.key, "Transfer.key")?.map(|key| (UserId(one.by), key));
-        Ok(Transfer { amount, until: one.until_ms.map(Timestamp), key })
+        let (from, to) = (AccountId(one.from), AccountId(one.to));
+        Ok(Transfer { from, to, amount, until: one.until_ms.map(Timestamp), key })
     };
     let edit = |one: wire::Edit| -> Result<_, WireError> {
         let (at, by, cut) = (Timestamp(one.at_ms), UserId(one.by), translate::cut(one.now));
