@@ -172,7 +172,7 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         // The command line makes arrays of it.
         array: None,
     };
-    Ok(spec.checked()?)
+    Ok(spec.fit_to_submit()?)
 }
 
 /// What a job does while it is not funded. What cannot be is refused, if it was asked for.
