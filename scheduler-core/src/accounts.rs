@@ -179,7 +179,7 @@ impl Account {
     }
 
     /// The share of a gradual cut that is still to come.
-    fn excess_at(&self, t: Timestamp) -> Amount {
+    pub(crate) fn excess_at(&self, t: Timestamp) -> Amount {
         let left = WINDOW.0.saturating_sub(t.since(self.since).0);
         self.excess.part(left, WINDOW.0)
     }

@@ -4,6 +4,7 @@ mod lab;
 mod limits_told;
 mod own_times;
 mod properties;
+mod repeated;
 mod roles;
 mod rules;
 mod sharing;

@@ -5,9 +5,10 @@ mod holds;
 use tidegate_model::{AccountPath, SubmitKey, UserId};
 
 use crate::accounts::{Account, AccountId, Cut, ROOT, Role, Size, Transfer, WHOLE};
-use crate::books::{Books, JobState};
+use crate::books::{Books, BudgetAnswer, BudgetAsk, JobState};
 use crate::core::Turn;
 use crate::decide::money::Money;
+use crate::decide::words;
 use crate::decision::{Decision, Refusal};
 use crate::event::AccountRequest;
 use crate::evolve::{Broken, MAX_TRANSFERS};
@@ -81,9 +82,8 @@ pub(crate) fn leaf(books: &Books, path: &AccountPath) -> Result<AccountId, Refus
     if books.accounts.is_leaf(account.id) {
         return Ok(account.id);
     }
-    let children: Vec<_> =
-        books.accounts.children(account.id).map(|child| books.accounts.name(child.id)).collect();
-    let why = format!("it is divided further; {} is accepted", children.join(" or "));
+    let children = books.accounts.children(account.id).map(|child| books.accounts.name(child.id));
+    let why = format!("it is divided further; {} is accepted", words::any_of(children));
     Err(Refusal::NoSuchAccount { given: path.to_string(), why })
 }
 
@@ -127,7 +127,9 @@ impl Desk<'_> {
             self.holds(parent, Some(account.id), size)?;
             self.holds_children(account, size)?;
             self.holds_given(account, size)?;
-            let unchanged = account.size == size && account.excess == Amount::ZERO;
+            // A cut that is under way goes on as it began.
+            let cut_through = account.excess_at(self.now) == Amount::ZERO;
+            let unchanged = account.size == size && (cut_through || cut == Cut::Gradual);
             // Nobody is hurt by a cut of what nobody has used.
             let unused = account.claim(self.now) == Amount::ZERO;
             let cut = if unused { Cut::Now } else { cut };
@@ -243,11 +245,11 @@ impl Desk<'_> {
     fn ask(&self, path: &AccountPath, size: Size, reason: &str) -> Decided {
         let account = known(self.books, path)?.id;
         need(self.books, account, self.by, Role::Member)?;
-        let reason = reason.trim();
-        if reason.is_empty() || reason.len() > 1000 {
-            return Err(cannot("a request has a reason of 1 to 1000 bytes".to_owned()));
+        let (reason, by) = (words::reason(reason)?.to_owned(), self.by);
+        let same = |ask: &BudgetAsk| ask.size == size && ask.reason == reason;
+        if self.books.asked.get(&(account, by)).is_some_and(same) {
+            return Ok(Vec::new());
         }
-        let (reason, by) = (reason.to_owned(), self.by);
         Ok(vec![Decision::BudgetAsked { account, size, reason, by }])
     }
 
@@ -262,6 +264,14 @@ impl Desk<'_> {
         let parent = self.books.accounts.get(account).and_then(|one| one.parent).unwrap_or(ROOT);
         need(self.books, parent, self.by, Role::Manager)?;
         let Some(ask) = self.books.asked.get(&(account, asked_by)) else {
+            let same = |answer: &BudgetAnswer| {
+                let asked = size.is_none_or(|size| size == answer.size);
+                (answer.by, answer.granted, asked) == (self.by, grant, true)
+            };
+            // Who repeats it has not heard the answer.
+            if self.books.answered.get(&(account, asked_by)).is_some_and(same) {
+                return Ok(Vec::new());
+            }
             return Err(cannot(format!("{asked_by} has asked for nothing in {path}")));
         };
         if size.is_some_and(|size| size != ask.size) {

@@ -2,7 +2,7 @@
 
 use super::{Applied, Stamp, ensure};
 use crate::accounts::{Account, AccountId, Cut, Edit, MAX_EDITS_KEPT, ROOT, Role, Size, Transfer};
-use crate::books::{Books, BudgetAsk};
+use crate::books::{ANSWER_KEPT, Books, BudgetAnswer, BudgetAsk};
 use crate::decision::Decision;
 use crate::money::Amount;
 use tidegate_model::{AccountPath, Timestamp, UserId};
@@ -34,9 +34,13 @@ impl Books {
                 self.asked.insert((*account, *by), ask);
                 Ok(())
             }
-            Decision::BudgetAnswered { account, asked_by, granted: _, by: _ } => {
-                let asked = self.asked.remove(&(*account, *asked_by));
-                ensure(asked.is_some(), "only what was asked is answered")
+            Decision::BudgetAnswered { account, asked_by, granted, by } => {
+                let who = (*account, *asked_by);
+                let ask = self.asked.remove(&who).ok_or("only what was asked is answered")?;
+                let (size, granted, by, at) = (ask.size, *granted, *by, stamp.at);
+                self.answered.retain(|_, answer| at.since(answer.at) < ANSWER_KEPT);
+                self.answered.insert(who, BudgetAnswer { size, granted, by, at });
+                Ok(())
             }
             Decision::AccountDeleted { account, by: _ } => {
                 ensure(*account != ROOT, "the root stays")?;
@@ -111,6 +115,7 @@ impl Books {
         entry.deleted = Some(at);
         entry.roles.clear();
         self.asked.retain(|(account, _), _| *account != id);
+        self.answered.retain(|(account, _), _| *account != id);
         let is_of = |one: &Transfer| one.from == id || one.to == id;
         let party = |account: &&Account| account.transfers.iter().any(is_of);
         let parties: Vec<_> = self.accounts.all().filter(party).map(|account| account.id).collect();

@@ -100,8 +100,9 @@ fn prepared(root_is_managed: bool) -> (Lab, Jobs) {
     if root_is_managed {
         role(&mut lab, None, "root", Some(Role::Manager));
     }
-    let ask = request_of("ask p/x");
-    lab.apply(&Event::AccountRequested { by: user("member"), request: ask.unwrap() });
+    let (account, size) = ("p/x".parse().unwrap(), Size::Share(1));
+    let request = AccountRequest::Ask { account, size, reason: "an earlier one".to_owned() };
+    lab.apply(&Event::AccountRequested { by: user("member"), request });
     lab.drain(2);
     lab.pass_with(Span::hours(2), &[1, 2]);
     (lab, Jobs { parked, live })

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use scheduler_core::{Account, AccountId, BudgetAsk, Edit, Pledge, Purse, Rate, Transfer, Window};
+use scheduler_core::{
+    Account, AccountId, BudgetAnswer, BudgetAsk, Edit, Pledge, Purse, Rate, Transfer, Window,
+};
 use tidegate_model::{Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, amount_bytes, optional, required};
@@ -139,4 +141,25 @@ pub(super) fn ask(message: wire::BudgetAsk) -> Result<((AccountId, UserId), Budg
     let size = translate::size(message.size)?;
     let ask = BudgetAsk { size, reason: message.reason, at: Timestamp(message.at_ms) };
     Ok(((AccountId(message.account), UserId(message.user)), ask))
+}
+
+pub(super) fn answer_message(
+    ((account, user), answer): (&(AccountId, UserId), &BudgetAnswer),
+) -> wire::BudgetAnswer {
+    wire::BudgetAnswer {
+        account: account.0,
+        user: user.0,
+        size: Some(translate::size_message(answer.size)),
+        granted: answer.granted,
+        by: answer.by.0,
+        at_ms: answer.at.0,
+    }
+}
+
+pub(super) fn answer(
+    message: wire::BudgetAnswer,
+) -> Result<((AccountId, UserId), BudgetAnswer), WireError> {
+    let (size, by) = (translate::size(message.size)?, UserId(message.by));
+    let answer = BudgetAnswer { size, granted: message.granted, by, at: Timestamp(message.at_ms) };
+    Ok(((AccountId(message.account), UserId(message.user)), answer))
 }
