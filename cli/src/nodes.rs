@@ -97,7 +97,7 @@ impl Drained {
             "{node} is draining: {} left; the last protection there ends {}, empty {} at the latest",
             counted(self.tasks_left, "task"),
             at(self.saves_from_ms),
-            at(self.empty_by_ms)
+            time::latest(Timestamp(self.empty_by_ms), now)
         )];
         lines.extend(self.protected_beyond.iter().map(|one| {
             let (attempt, user) = (plain(&one.attempt), plain(&one.user));

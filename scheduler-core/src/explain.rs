@@ -144,7 +144,7 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
         }
         AttemptState::Running => format!("{}: {}", attempt.id, waiting::standing(attempt, now)),
         AttemptState::Paced | AttemptState::Saving => {
-            format!("{}: {}", attempt.id, waiting::saving(books, attempt))
+            format!("{}: {}", attempt.id, waiting::saving(books, attempt, now))
         }
         AttemptState::Stopping | AttemptState::Verifying | AttemptState::Ended(_) => {
             why_over(books, attempt)
@@ -165,6 +165,11 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
                 node.name, node.name
             ));
         }
+    }
+    if matches!(state, AttemptState::Planned) {
+        let noted = nodes.iter().filter_map(|id| books.nodes.get(id));
+        let noted = noted.filter(|node| !node.facts.gpu_note.is_empty());
+        lines.extend(noted.map(|node| format!("{} says: {}", node.name, node.facts.gpu_note)));
     }
     lines.extend(older_runs(books, attempt));
     let missing = attempt.tasks().filter(|(id, task)| {
@@ -187,6 +192,8 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     let mut numbers = BTreeMap::from(numbers);
     numbers.extend(idle.map(|since| ("idle_since_ms", since.0)));
     numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
+    let leaves_by = waiting::leaves_by(books, attempt).filter(|_| reason == Reason::Saving);
+    numbers.extend(leaves_by.map(|by| ("leaves_by_ms", by.0)));
     Explanation { reason, lines, numbers }
 }
 

@@ -1,5 +1,6 @@
 //! The core as a whole: sentences about what it decides, and properties of random histories.
 
+mod active_told;
 mod lab;
 mod limits_told;
 mod own_times;
