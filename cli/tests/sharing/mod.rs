@@ -308,7 +308,8 @@ fn a_drain_names_who_is_protected_beyond_the_wanted_instant() {
     let drained = v1::DrainReply {
         tasks_left: 2,
         saves_from_ms: now + 2 * 3_600_000 + 15_000,
-        empty_by_ms: now + 3 * 3_600_000 + 15_000,
+        // A bound is told rounded up.
+        empty_by_ms: now + 3 * 3_600_000 - 15_000,
         protected_beyond: vec![beyond],
     };
     let coordinator = Coordinator::with(Script { drained, ..Script::default() });
