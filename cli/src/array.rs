@@ -12,8 +12,11 @@ use crate::exit::Failure;
 /// Most jobs of one array: a submit each, one after the other, is some seconds.
 const MAX_ARRAY: u64 = 1000;
 
-/// The low bits of a key that tell the jobs of an array apart; they hold [`MAX_ARRAY`].
-const KEY_BITS: u128 = 0x3ff;
+/// The bits of a key that are no instant.
+const RANDOM_BITS: u128 = (1 << 80) - 1;
+
+/// Odd, so that no two keys become one by it: 2^80 divided by the golden ratio.
+const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39d;
 
 /// What a job of an array finds in its environment.
 const INDEX_ENV: &str = "ARRAY_INDEX";
@@ -95,7 +98,7 @@ impl ArrayRange {
         // Jobs that save into one directory would destroy each other's checkpoints.
         spec.checkpoint_dir = spec.checkpoint_dir.map(|dir| format!("{dir}/{index}").into());
         spec.array = self.at_a_time.map(|at_a_time| Box::new(ArrayPlace { key: base, at_a_time }));
-        spec.checked().map_err(|error| Failure::refused(error.to_string()))
+        spec.fit_to_submit().map_err(|error| Failure::refused(error.to_string()))
     }
 }
 
@@ -103,14 +106,26 @@ fn is_ours(name: &str) -> bool {
     [INDEX_ENV, COUNT_ENV].contains(&name)
 }
 
-/// The key of the job at a place, counted from 0 and below [`MAX_ARRAY`].
+/// The key of the job at a place, counted from 0. The first has the key of the array: a single job
+/// under it, or another array, is then refused as a different job.
 pub(crate) fn key_at(base: SubmitKey, place: usize) -> SubmitKey {
-    let place = u128::try_from(place).unwrap_or(KEY_BITS) & KEY_BITS;
-    SubmitKey(base.0 & !KEY_BITS | place)
+    let place = u128::try_from(place).unwrap_or(u128::MAX);
+    if place == 0 {
+        return base;
+    }
+    // Mixed twice, so that keys that are near each other have jobs far from each other.
+    let mix = |bits: u128| {
+        let bits = bits.wrapping_mul(SPREAD) & RANDOM_BITS;
+        bits ^ bits >> 41
+    };
+    let random = mix(mix(base.0 & RANDOM_BITS).wrapping_add(place.wrapping_mul(SPREAD)));
+    SubmitKey(base.0 & !RANDOM_BITS | random)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::jobfile;
 
@@ -173,11 +188,12 @@ mod tests {
 
     #[test]
     fn keys_of_an_array_are_all_different_and_come_of_one() {
-        let base = SubmitKey(0x0123_4567_89ab_cdef_0123_4567_89ab_cfff);
-        let keys: std::collections::BTreeSet<_> =
-            (0..1000).map(|place| key_at(base, place).0).collect();
-        assert_eq!(keys.len(), 1000);
-        assert_eq!(key_at(base, 3), key_at(SubmitKey(base.0 ^ 1), 3));
-        assert!(keys.iter().all(|key| key >> 80 == base.0 >> 80), "the time of a key stays");
+        let base = 0x0123_4567_89ab_cdef_0123_4567_89ab_cfff_u128;
+        let bases: Vec<_> = (0..50).chain([1 << 40, 1 << 79]).map(|bits| base ^ bits).collect();
+        let places = |base| (0..1000).map(move |place| key_at(SubmitKey(base), place).0);
+        let keys: BTreeSet<_> = bases.iter().flat_map(|base| places(*base)).collect();
+        assert_eq!(keys.len(), bases.len() * 1000);
+        assert_eq!(key_at(SubmitKey(base), 0), SubmitKey(base), "of another job it is refused");
+        assert!(keys.iter().all(|key| key >> 80 == base >> 80), "the time of a key stays");
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tidegate_proto::v1;
 use tidegate_proto::v1::change_account_request::{
-    Answer, Ask, Change, Delete, SetBudget, SetRole, Transfer,
+    Answer as AnswerAsk, Ask, Change, Delete, SetBudget, SetRole, Transfer,
 };
 
 use crate::accounts::read;
@@ -12,7 +12,7 @@ use crate::args::{AnswerArgs, AnyAccount, BudgetCommand, RoleCommand};
 use crate::connect::{Api, Client};
 use crate::exit::{Exit, Failure};
 use crate::jobs::broken;
-use crate::retry::Patience;
+use crate::retry::{Answer, Patience};
 use crate::show::out::{json, say};
 use crate::show::table;
 use crate::show::time::{self, ago};
@@ -76,12 +76,13 @@ async fn request(api: &Api, ask: Ask, told: String, as_json: bool) -> Result<(),
         /// The request that this one took the place of.
         replaced: Option<view::Ask>,
     }
-    let reply = ask_for(api, Change::Ask(ask)).await?;
+    let Answered { value: reply, changed } = ask_for(api, Change::Ask(ask)).await?;
     let read = |ask| view::Ask::read(ask, &mut Users::default());
     let replaced = reply.replaced.map(read).transpose().map_err(|error| broken(&error))?;
     if as_json {
-        return json(&Requested { changed: reply.changed, replaced });
+        return json(&Requested { changed, replaced });
     }
+    let told = format!("{told}{}", was_so(changed));
     let instead = replaced.map(|old| {
         let when = ago(old.at_ms, time::now());
         format!("; it replaces your request for {} of {when}", old.size)
@@ -92,7 +93,7 @@ async fn request(api: &Api, ask: Ask, told: String, as_json: bool) -> Result<(),
 /// Answers what a user asks for now, and nothing else: it may change while a manager reads it.
 async fn answer(api: &Api, args: AnswerArgs, grant: bool, as_json: bool) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answered {
+    struct Told {
         changed: bool,
         size: Size,
     }
@@ -111,16 +112,17 @@ async fn answer(api: &Api, args: AnswerArgs, grant: bool, as_json: bool) -> Resu
     }
     let size = ask.size;
     let (account_path, seen) = (account.to_string(), Some(size.into()));
-    let answer = Answer { account: account_path, asked_by_uid, grant, size: seen };
-    let reply = ask_for(api, Change::Answer(answer)).await?;
+    let answer = AnswerAsk { account: account_path, asked_by_uid, grant, size: seen };
+    let changed = ask_for(api, Change::Answer(answer)).await?.changed;
     if as_json {
-        return json(&Answered { changed: reply.changed, size });
+        return json(&Told { changed, size });
     }
-    say(&if grant {
+    let told = if grant {
         format!("{account} is given {size}, as {user} asked")
     } else {
         format!("{size}, which {user} asked for {account}, is declined")
-    })
+    };
+    say(&format!("{told}{}", was_so(changed)))
 }
 
 /// Shows or changes roles.
@@ -170,14 +172,23 @@ async fn list(api: &Api, below: Option<&AnyAccount>, as_json: bool) -> Result<()
     json(&Roles { roles })
 }
 
-/// Each of these names an end state, or is refused the second time: it may be asked twice.
+/// Each of these names an end state: it may be asked twice.
 async fn change(api: &Api, change: Change, told: &str, as_json: bool) -> Result<(), Failure> {
     tell(ask_for(api, change).await?.changed, told, as_json)
 }
 
-async fn ask_for(api: &Api, change: Change) -> Result<v1::ChangeReply, Failure> {
+/// A reply, and whether this command changed something.
+struct Answered {
+    value: v1::ChangeReply,
+    changed: bool,
+}
+
+async fn ask_for(api: &Api, change: Change) -> Result<Answered, Failure> {
     let request = v1::ChangeAccountRequest { change: Some(change) };
-    api.read(async |mut client| client.change_account(request.clone()).await).await
+    let ask = async |mut client: Client| client.change_account(request.clone()).await;
+    let Answer { value, tries } = api.ask(&Patience::of_reads(), ask).await?;
+    // That a repeated one was made is what was asked for: its first answer was lost.
+    Ok(Answered { changed: value.changed || tries > 1, value })
 }
 
 /// A transfer carries its key, as a submit does: it is asked until there is an answer.
@@ -205,6 +216,9 @@ fn tell(changed: bool, told: &str, as_json: bool) -> Result<(), Failure> {
     if as_json {
         return json(&Changed { changed });
     }
-    let was_so = if changed { "" } else { " (it was so already)" };
-    say(&format!("{told}{was_so}"))
+    say(&format!("{told}{}", was_so(changed)))
+}
+
+fn was_so(changed: bool) -> &'static str {
+    if changed { "" } else { " (it was so already)" }
 }

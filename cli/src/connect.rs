@@ -66,6 +66,12 @@ impl Sockets {
         self.paths.iter().filter_map(|path| path.parent()).any(Path::is_dir)
     }
 
+    /// The coordinator's socket, where that of an agent is named: they lie in `nodes` beside it.
+    fn meant(&self) -> Option<PathBuf> {
+        let nodes = self.choose().parent().filter(|dir| dir.ends_with("nodes"))?;
+        Some(nodes.parent()?.join("api.sock"))
+    }
+
     fn tried(&self) -> String {
         let chosen = self.choose();
         if chosen.exists() {
@@ -159,6 +165,14 @@ impl Api {
         if status.source().is_some() {
             return away("coordinator is away", format!("the connection to {tried} was lost"));
         }
+        if let (Code::Unimplemented, Some(meant)) = (status.code(), self.sockets.meant()) {
+            let message = format!(
+                "{tried} is the socket of a node's agent; name the coordinator's, {}, with --socket \
+                 or {SOCKET_ENV}",
+                meant.display()
+            );
+            return Miss::Final(Failure::refused(message));
+        }
         if status.code() == Code::Unavailable {
             return Miss::Away { meanwhile: status.message().into(), failure: status.into() };
         }
@@ -238,13 +252,19 @@ mod tests {
 
     #[test]
     fn a_status_of_the_coordinator_is_told_in_its_words() {
-        let api = |status: &Status| {
+        let at = |path: &str, status: &Status| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.unwrap();
             let _within = runtime.enter();
-            let sockets = Sockets::find(Some(PathBuf::from("/nowhere/api.sock")));
+            let sockets = Sockets::find(Some(PathBuf::from(path)));
             Api::new(sockets).judged(status, &Patience::of_reads())
         };
+        let api = |status: &Status| at("/nowhere/api.sock", status);
+        let unknown = Status::unimplemented("");
+        let told = "/run/nodes/n1.sock is the socket of a node's agent; name the coordinator's, \
+                    /run/api.sock, with --socket or TIDEGATE_API";
+        assert_eq!(at("/run/nodes/n1.sock", &unknown), Miss::Final(Failure::refused(told)));
+        assert_eq!(api(&unknown), Miss::Final(Failure::from(&unknown)), "an older coordinator");
         let refused = api(&Status::invalid_argument("gpus: 0 asked"));
         assert_eq!(refused, Miss::Final(Failure::refused("gpus: 0 asked")));
         let closed = api(&Status::unavailable("the disk is full"));

@@ -5,8 +5,9 @@ use tidegate_model::JobId;
 use tidegate_proto::v1;
 
 use crate::args::JobArgs;
-use crate::connect::Api;
+use crate::connect::{Api, Client};
 use crate::exit::Failure;
+use crate::retry::Patience;
 use crate::show::out::{json, say};
 
 /// Keeps a job from starting.
@@ -69,8 +70,10 @@ async fn change(
         changed: bool,
     }
     let request = v1::ChangeJobRequest { job: job.to_string(), change: change.into() };
-    let reply = api.read(async |mut client| client.change_job(request.clone()).await).await?;
-    let changed = reply.changed;
+    let ask = async |mut client: Client| client.change_job(request.clone()).await;
+    let answer = api.ask(&Patience::of_reads(), ask).await?;
+    // That a repeated one was made is what was asked for: its first answer was lost.
+    let changed = answer.value.changed || answer.tries > 1;
     if as_json {
         json(&Changed { job, changed })?;
     }

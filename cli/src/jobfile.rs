@@ -172,7 +172,7 @@ pub(crate) fn parse(text: &str, dirs: Dirs<'_>) -> Result<JobSpec, JobFileError>
         // The command line makes arrays of it.
         array: None,
     };
-    Ok(spec.checked()?)
+    Ok(spec.fit_to_submit()?)
 }
 
 /// What a job does while it is not funded. What cannot be is refused, if it was asked for.
@@ -242,6 +242,7 @@ fn accepted(key: &str) -> &'static str {
     // `env.NAME` and `command[2]` are parts of keys.
     match key {
         part if part.starts_with("env.") || part.starts_with("command[") => "a string",
+        part if part.starts_with("saved_codes[") => "an exit code from 0 to 255",
         part if part.starts_with("after[") => "a job such as \"job-3\" or \"job-3:success\"",
         key => keys.iter().find(|(known, ..)| *known == key).map_or("another", |(_, text, _)| text),
     }

@@ -5,8 +5,9 @@ use tidegate_model::Timestamp;
 use tidegate_proto::v1;
 
 use crate::args::{DrainArgs, NodeArgs, NodesArgs};
-use crate::connect::Api;
+use crate::connect::{Api, Client};
 use crate::exit::Failure;
+use crate::retry::Patience;
 use crate::show::out::{json, say};
 use crate::show::table;
 use crate::show::text::{counted, plain};
@@ -96,7 +97,7 @@ impl Drained {
             "{node} is draining: {} left; the last protection there ends {}, empty {} at the latest",
             counted(self.tasks_left, "task"),
             at(self.saves_from_ms),
-            at(self.empty_by_ms)
+            time::latest(Timestamp(self.empty_by_ms), now)
         )];
         lines.extend(self.protected_beyond.iter().map(|one| {
             let (attempt, user) = (plain(&one.attempt), plain(&one.user));
@@ -130,17 +131,22 @@ pub(crate) async fn lost(api: &Api, args: &NodeArgs, as_json: bool) -> Result<()
     #[derive(Serialize)]
     struct Lost {
         node: String,
-        tasks_lost: u32,
+        /// Null = an earlier try lost them, and its answer was lost.
+        tasks_lost: Option<u32>,
     }
     let node = args.node.to_string();
     let request = v1::DeclareNodeLostRequest { node: node.clone() };
-    let reply =
-        api.read(async |mut client| client.declare_node_lost(request.clone()).await).await?;
-    let tasks_lost = reply.tasks_lost;
+    let ask = async |mut client: Client| client.declare_node_lost(request.clone()).await;
+    let answer = api.ask(&Patience::of_reads(), ask).await?;
+    let tasks_lost = Some(answer.value.tasks_lost).filter(|tasks| *tasks > 0 || answer.tries == 1);
     if as_json {
         return json(&Lost { node, tasks_lost });
     }
-    say(&format!("{node} is declared lost, and {} with it", counted(tasks_lost, "task")))
+    let with_it = match tasks_lost {
+        Some(tasks) => counted(tasks, "task"),
+        None => "what it held".to_owned(),
+    };
+    say(&format!("{node} is declared lost, and {with_it} with it"))
 }
 
 /// Forgets a node that will not come back.

@@ -95,7 +95,7 @@ async fn hand_over(
     if as_json { json(&submitted) } else { say(&submitted.job.to_string()) }
 }
 
-/// One after the other. Ids are told as they come.
+/// One after the other, once all of them are known to be jobs. Ids are told as they come.
 async fn hand_over_array(
     api: &Api,
     spec: &JobSpec,
@@ -109,6 +109,7 @@ async fn hand_over_array(
         key: SubmitKey,
         jobs: Vec<SubmittedOne>,
     }
+    range.indexes().try_for_each(|index| range.job(spec, index, base).map(drop))?;
     let (mut jobs, mut ids, mut repeated) = (Vec::new(), Vec::new(), 0_u64);
     for (place, index) in range.indexes().enumerate() {
         let job = range.job(spec, index, base)?;
@@ -273,7 +274,7 @@ fn spec(args: RunArgs) -> Result<(JobSpec, MinRuntime), Failure> {
         whole_cluster: args.hand_over.whole_cluster,
         array: None,
     };
-    let spec = spec.checked().map_err(|error| refused(error.into()))?;
+    let spec = spec.fit_to_submit().map_err(|error| refused(error.into()))?;
     Ok((spec, given))
 }
 

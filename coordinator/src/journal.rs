@@ -26,6 +26,12 @@ pub enum JournalError {
     /// Another process has the store open.
     #[error("another coordinator has this store open; one store serves one coordinator")]
     InUse,
+    /// A file without a byte in it: what was there is lost.
+    #[error(
+        "the store is damaged: the file is empty; restore it from a copy, or remove it to begin a new \
+         cluster"
+    )]
+    Empty,
     /// The store was written by a newer version.
     #[error("the store has format {found}; this version reads formats up to {known}")]
     NewerFormat {

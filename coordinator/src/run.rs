@@ -98,9 +98,25 @@ fn start_engine(config: &Config) -> anyhow::Result<Started> {
     let dir = config.store.parent().context("store must lie in a directory")?;
     make_dir(dir, 0o700)?;
     let space = Space::new(&config.store, config.low_water, config.store_limit);
+    // Leading writes as well: a start that fails on a full disk leaves the reserve to the next.
+    let led = lead(config).inspect_err(|_| space.release())?;
     if let Err(error) = space.set_aside() {
         tracing::warn!(%error, "no room for the reserve: closed to new work");
     }
+    let Led { engine, clock, reader } = led;
+    let (cluster, epoch) = (engine.cluster(), engine.epoch());
+    let (handle, thread) = thread::spawn(engine, clock, space)?;
+    Ok(Started { handle, engine: thread, cluster, epoch, reader })
+}
+
+/// A store that is open, restored, and has this leadership as its newest record.
+struct Led {
+    engine: Engine<RedbJournal>,
+    clock: Clock,
+    reader: Reader,
+}
+
+fn lead(config: &Config) -> anyhow::Result<Led> {
     let shown = config.store.display();
     let journal = RedbJournal::open(&config.store, ClusterId(ulid::Ulid::generate().0))
         .with_context(|| format!("{shown} cannot be opened"))?;
@@ -113,9 +129,7 @@ fn start_engine(config: &Config) -> anyhow::Result<Started> {
     }
     let engine = Engine::start(journal, restored, clock.now(), &config.initial_policy);
     let engine = engine.with_context(|| format!("{shown} cannot be led"))?;
-    let (cluster, epoch) = (engine.cluster(), engine.epoch());
-    let (handle, thread) = thread::spawn(engine, clock, space)?;
-    Ok(Started { handle, engine: thread, cluster, epoch, reader })
+    Ok(Led { engine, clock, reader })
 }
 
 fn sender(
@@ -171,5 +185,40 @@ async fn accept(
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(dir: &Path, low_water: &str) -> Config {
+        let text = format!(
+            "store = \"{0}/store.redb\"\nrun_dir = \"{0}/run\"\nlow_water = \"{low_water}\"",
+            dir.display()
+        );
+        Config::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn a_start_that_fails_gives_its_reserve_up() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("store.redb"), "not a store").unwrap();
+        fs::write(dir.path().join("store.reserve"), "of an earlier start").unwrap();
+        assert!(start_engine(&config(dir.path(), "1MiB")).is_err());
+        assert!(!dir.path().join("store.reserve").exists(), "room for the next start");
+    }
+
+    #[test]
+    fn a_start_takes_the_reserve_only_where_new_work_has_room_beside_it() {
+        let check = |low_water, expected| {
+            let dir = tempfile::tempdir().unwrap();
+            let started = start_engine(&config(dir.path(), low_water)).unwrap();
+            started.handle.send(Message::Stop).unwrap();
+            started.engine.join().unwrap().unwrap();
+            assert_eq!(dir.path().join("store.reserve").exists(), expected, "{low_water}");
+        };
+        check("1MiB", true);
+        check("1000000GiB", false);
     }
 }

@@ -32,11 +32,20 @@ impl Space {
         Self { store: store.to_owned(), reserve, low_water, limit }
     }
 
-    /// Sets the reserve aside.
+    /// Sets the reserve aside, once the store is led: a start on a full disk needs the very room that
+    /// the run before it gave up. What new work needs is left beside it.
     ///
     /// # Errors
-    /// If there is no room for it; the coordinator then starts closed to new work.
+    /// If there is no room for it; the coordinator is then closed to new work.
     pub fn set_aside(&self) -> io::Result<()> {
+        // A shorter one was not finished.
+        if fs::metadata(&self.reserve).is_ok_and(|reserve| reserve.len() >= RESERVE.0) {
+            return Ok(());
+        }
+        let needed = Bytes(self.low_water.0.saturating_add(RESERVE.0));
+        if self.free().is_some_and(|free| free < needed) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false).mode(0o600);
         let allocated = options.open(&self.reserve).and_then(|file| allocate(&file));
@@ -63,8 +72,7 @@ impl Space {
             return Some(format!("the store has grown to its limit of {limit}"));
         }
         let dir = self.store.parent()?;
-        let stat = statvfs(dir).ok()?;
-        let free = Bytes(stat.blocks_available().saturating_mul(stat.fragment_size()));
+        let free = self.free()?;
         if free < self.low_water {
             let free = Bytes(free.0 >> 10 << 10);
             return Some(format!(
@@ -73,10 +81,16 @@ impl Space {
                 self.low_water
             ));
         }
-        if self.reserve.exists() || self.set_aside().is_ok() {
+        if self.set_aside().is_ok() {
             return None;
         }
         Some(format!("there is no room at {} for the reserve of {RESERVE}", dir.display()))
+    }
+
+    /// None where the file system does not say.
+    fn free(&self) -> Option<Bytes> {
+        let stat = statvfs(self.store.parent()?).ok()?;
+        Some(Bytes(stat.blocks_available().saturating_mul(stat.fragment_size())))
     }
 }
 

@@ -18,6 +18,8 @@ pub const MAX_RESTARTS: u32 = 1000;
 /// Bytes of command, environment and paths together. A job file is not a place for data; the
 /// limit keeps 10,000 jobs in memory small.
 pub const MAX_SPEC_BYTES: usize = 128 * 1024;
+/// Longest directory of a new job: what Linux takes of a path.
+const MAX_DIR_BYTES: usize = 4096;
 /// Most blocks a job may name; no cluster has more nodes.
 pub const MAX_BLOCKS: u32 = 65_536;
 /// Most jobs one job may wait for: a plan beyond it belongs in a workflow tool.
@@ -156,14 +158,40 @@ impl JobSpec {
         Ok(self)
     }
 
+    /// Checks also what new jobs are held to. Earlier releases took jobs that break it, and those are
+    /// read for ever.
+    ///
+    /// # Errors
+    /// The first field that breaks a limit.
+    pub fn fit_to_submit(self) -> Result<Self, SpecError> {
+        let spec = self.checked()?;
+        let hidden = spec.name.trim().is_empty() || spec.name.chars().any(misleads);
+        refuse_if(hidden, "name", || {
+            "give 1 to 128 characters that are seen, without those that hide, break or reverse a \
+             line"
+                .into()
+        })?;
+        let dirs = [
+            ("working_dir", Some(spec.working_dir.len())),
+            ("checkpoint_dir", spec.checkpoint_dir.as_ref().map(|dir| dir.len())),
+        ];
+        for (field, bytes) in dirs {
+            let bytes = bytes.unwrap_or(0);
+            refuse_if(bytes > MAX_DIR_BYTES, field, || {
+                format!("{bytes} bytes; at most {MAX_DIR_BYTES} are accepted")
+            })?;
+        }
+        Ok(spec)
+    }
+
     fn check_texts(&self) -> Result<(), SpecError> {
-        let texts = self.command.iter().map(String::as_str);
-        let texts = texts.chain([self.name.as_str(), self.working_dir.as_str()]);
-        let texts = texts.chain(self.env.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]));
+        let texts = self.command.iter().map(|text| ("command", text));
+        let texts = texts.chain([("name", &self.name), ("working_dir", &self.working_dir)]);
+        let texts = texts.chain(self.env.iter().flat_map(|(k, v)| [("env", k), ("env", v)]));
         let mut total = 0_usize;
-        for text in texts {
+        for (field, text) in texts {
             total = total.saturating_add(text.len());
-            refuse_if(text.contains('\0'), "command", || "a NUL byte cannot be passed on".into())?;
+            refuse_if(text.contains('\0'), field, || "a NUL byte cannot be passed on".into())?;
         }
         refuse_if(total > MAX_SPEC_BYTES, "command", || {
             format!("{total} bytes with its environment; at most {MAX_SPEC_BYTES} are accepted")
@@ -189,12 +217,15 @@ impl JobSpec {
         for (name, _) in &self.env {
             let valid = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
             let ours = RESERVED_ENV.contains(&name.as_str()) || name.starts_with("TIDEGATE_");
+            let shown = || name.chars().take(64).collect::<String>();
             refuse_if(name.is_empty() || !name.bytes().all(valid), "env", || {
-                format!("{name:?} is not a variable's name; use A-Z a-z 0-9 _")
+                format!("{:?} is not a variable's name; use A-Z a-z 0-9 _", shown())
             })?;
-            refuse_if(ours, "env", || format!("{name} is set by Tidegate; choose another name"))?;
+            refuse_if(ours, "env", || {
+                format!("{} is set by Tidegate; choose another name", shown())
+            })?;
             refuse_if(previous.is_some_and(|before| before >= name.as_str()), "env", || {
-                format!("{name} is out of order or given twice; sort by name, each once")
+                format!("{} is out of order or given twice; sort by name, each once", shown())
             })?;
             previous = Some(name);
         }
@@ -271,6 +302,19 @@ impl JobSpec {
             format!("{} codes named; at most 16 are accepted", offer.saved_codes.len())
         })
     }
+}
+
+/// Whether a character makes a line look like another one: it breaks it, reverses its direction or is
+/// not seen. Of what Unicode calls Format, Line and Paragraph Separator, and fillers.
+fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}'
+        )
 }
 
 fn refuse_if(
@@ -358,6 +402,31 @@ mod tests {
             |s| s.array = array(0),
             "array: 0 at a time would never start; 1 or more is accepted",
         );
+        let nul = || "a\0b".to_owned();
+        let told = |field| format!("{field}: a NUL byte cannot be passed on");
+        check(|s| s.name = nul(), &told("name"));
+        check(|s| s.command.push(nul()), &told("command"));
+        check(|s| s.env = vec![("A".into(), nul())], &told("env"));
+        check(|s| s.working_dir = format!("/{}", nul()), &told("working_dir"));
         check(|s| s.log_cap = Bytes(1), "log_cap: 1B asked; 64KiB to 16GiB is accepted");
+    }
+    #[test]
+    fn a_new_job_has_a_name_that_is_seen_as_it_is_and_directories_that_a_kernel_takes() {
+        let check = |name: &str, dir: String, expected: &str| {
+            let changed = JobSpec { name: name.into(), checkpoint_dir: Some(dir.into()), ..spec() };
+            assert!(changed.clone().checked().is_ok(), "an earlier release took it");
+            let told = changed.fit_to_submit().map(|_| "accepted".to_owned());
+            assert_eq!(told.unwrap_or_else(|error| error.to_string()), expected, "{name:?}");
+        };
+        for name in ["train", "gr\u{fc}n 8 \u{1f680}", "\u{5d0}\u{5d1}"] {
+            check(name, "/c".into(), "accepted");
+        }
+        let seen = "name: give 1 to 128 characters that are seen, without those that hide, break or \
+                    reverse a line";
+        for name in [" ", "\u{a0}\u{2003}", "a\u{202e}b", "a\u{2028}b", "\u{200b}", "a\u{2066}"] {
+            check(name, "/c".into(), seen);
+        }
+        let long = "checkpoint_dir: 4097 bytes; at most 4096 are accepted";
+        check("train", format!("/{}", "d".repeat(4096)), long);
     }
 }

@@ -39,6 +39,17 @@ pub enum Size {
     Fixed(Amount),
 }
 
+impl Size {
+    /// In GPU-time, of a parent that has so much.
+    #[must_use]
+    pub fn of(self, parent: Amount) -> Amount {
+        match self {
+            Self::Share(share) => parent.part(share.into(), WHOLE.into()),
+            Self::Fixed(amount) => amount,
+        }
+    }
+}
+
 /// How an edit that takes away comes into force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
@@ -64,6 +75,10 @@ pub struct Edit {
 /// GPU-time moved to or from an account for a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
+    /// The account that gave it. Those above it, below the common one, count it too.
+    pub from: AccountId,
+    /// The account it was given to.
+    pub to: AccountId,
     /// Negative where it is taken from.
     pub amount: Amount,
     /// When it lapses; none = never.
@@ -164,14 +179,24 @@ impl Account {
     }
 
     /// The share of a gradual cut that is still to come.
-    fn excess_at(&self, t: Timestamp) -> Amount {
+    pub(crate) fn excess_at(&self, t: Timestamp) -> Amount {
         let left = WINDOW.0.saturating_sub(t.since(self.since).0);
         self.excess.part(left, WINDOW.0)
     }
 
-    fn transferred(&self, t: Timestamp) -> Amount {
-        let lasting = self.transfers.iter().filter(|one| one.until.is_none_or(|until| t < until));
-        lasting.map(|one| one.amount).sum()
+    /// Transfers in force.
+    pub(crate) fn lasting(&self, t: Timestamp) -> impl Iterator<Item = &Transfer> {
+        self.transfers.iter().filter(move |one| one.until.is_none_or(|until| t < until))
+    }
+
+    /// What it has by transfers; negative where it gave more than it was given.
+    pub(crate) fn transferred(&self, t: Timestamp) -> Amount {
+        self.lasting(t).map(|one| one.amount).sum()
+    }
+
+    /// What it has given away, by itself and by accounts below it: no budget of its own may be less.
+    pub(crate) fn given(&self, t: Timestamp) -> Amount {
+        self.lasting(t).map(|one| (Amount::ZERO - one.amount).at_least(Amount::ZERO)).sum()
     }
 }
 
@@ -275,6 +300,10 @@ impl Accounts {
         let limb = self.limbs.iter().find(|limb| limb.id == parent);
         let children = limb.and_then(|limb| self.limbs.get(limb.children.clone()));
         children.into_iter().flatten().filter_map(|limb| self.get(limb.id))
+    }
+
+    pub(crate) fn is_deleted(&self, id: AccountId) -> bool {
+        self.get(id).is_none_or(|account| account.deleted.is_some())
     }
 
     /// Whether jobs may run under it.
@@ -415,6 +444,13 @@ impl Accounts {
         below_root.fold(self.whole(), |parent, account| account.nominal(parent, t))
     }
 
+    /// Its own budget as stated: what [`Accounts::base`] comes to when gradual cuts are through.
+    pub(crate) fn stated(&self, id: AccountId) -> Amount {
+        let path: Vec<_> = self.path(id).collect();
+        let below_root = path.iter().rev().skip(1);
+        below_root.fold(self.whole(), |parent, account| account.stated(parent))
+    }
+
     /// Budgets and limits of all accounts at `t`, one row an account by number.
     #[must_use]
     pub fn sheet(&self, t: Timestamp, small_reserve: u32) -> Arc<Sheet> {
@@ -443,9 +479,6 @@ impl Account {
     /// Its size as stated.
     #[must_use]
     pub fn stated(&self, parent: Amount) -> Amount {
-        match self.size {
-            Size::Share(share) => parent.part(share.into(), WHOLE.into()),
-            Size::Fixed(amount) => amount,
-        }
+        self.size.of(parent)
     }
 }

@@ -34,7 +34,42 @@ pub(crate) fn audit(books: &Books, now: Timestamp) -> Vec<Violation> {
         found.push(Violation("an index differs from its recount".to_owned()));
     }
     audit_money(books, now, &mut found);
+    audit_budgets(books, now, &mut found);
     found
+}
+
+/// Children have no more than their parent's own budget and what was transferred to them, and a
+/// transfer takes as much as it gives.
+fn audit_budgets(books: &Books, now: Timestamp, found: &mut Vec<Violation>) {
+    let accounts = &books.accounts;
+    let sheet = accounts.sheet(now, books.policy.sharing.small_reserve);
+    for parent in accounts.live().filter(|one| !accounts.is_leaf(one.id)) {
+        let (mut have, mut moved) = (Amount::ZERO, Amount::ZERO);
+        for child in accounts.children(parent.id) {
+            have += sheet.row(child.id).budget;
+            moved += child.transferred(now);
+        }
+        let most = (accounts.base(parent.id, now) + moved).at_least(Amount::ZERO);
+        if have > most {
+            let name = accounts.name(parent.id);
+            let why = format!("the children of {name} have {} of {}", have.0, most.0);
+            found.push(Violation(why));
+        }
+    }
+    let mut moved: BTreeMap<_, Amount> = BTreeMap::new();
+    for account in accounts.all() {
+        for one in account.lasting(now).filter(|one| [one.from, one.to].contains(&account.id)) {
+            let both = (one.from, one.to, one.until, one.key);
+            *moved.entry(both).or_default() += one.amount;
+            if [one.from, one.to].iter().any(|id| accounts.is_deleted(*id)) {
+                let name = accounts.name(account.id);
+                found.push(Violation(format!("{name} has a transfer with a deleted account")));
+            }
+        }
+    }
+    if moved.into_values().any(|sum| sum != Amount::ZERO) {
+        found.push(Violation("a transfer gives other than it takes".to_owned()));
+    }
 }
 
 /// What accounts and users are said to have spent and promised equals the recount from what

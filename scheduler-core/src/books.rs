@@ -43,6 +43,8 @@ pub struct Books {
     pub accounts: Accounts,
     /// What users asked for and nobody has answered, by account and user.
     pub asked: BTreeMap<(AccountId, UserId), BudgetAsk>,
+    /// What was answered to it within the last hour, for whoever has not heard that it was.
+    pub answered: BTreeMap<(AccountId, UserId), BudgetAnswer>,
     /// The write gates that somebody has set, by storage target; others have no cap.
     pub gates: BTreeMap<StorageName, Gate>,
     /// The number the next job gets, less one: ids are never reused.
@@ -59,6 +61,22 @@ pub struct BudgetAsk {
     pub size: Size,
     /// Why.
     pub reason: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// How long an answered wish is known: longer than anybody repeats an answer.
+pub(crate) const ANSWER_KEPT: Span = Span::hours(1);
+
+/// What became of a wish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetAnswer {
+    /// What was wanted.
+    pub size: Size,
+    /// Whether it was given.
+    pub granted: bool,
+    /// By whom it was answered.
+    pub by: UserId,
     /// When.
     pub at: Timestamp,
 }

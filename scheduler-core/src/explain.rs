@@ -5,9 +5,9 @@ mod waiting;
 
 use std::collections::BTreeMap;
 
-use tidegate_model::{JobId, Span, TaskSeen, Timestamp};
+use tidegate_model::{JobId, Span, TaskId, TaskSeen, Timestamp};
 
-use crate::books::{Attempt, AttemptState, Books, Job, JobState};
+use crate::books::{Attempt, AttemptState, Books, Job, JobState, Task};
 use crate::decision::{JobOutcome, ParkReason, StopReason};
 use crate::observations::{IDLE_AFTER, NodeState, Observations};
 
@@ -144,7 +144,7 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
         }
         AttemptState::Running => format!("{}: {}", attempt.id, waiting::standing(attempt, now)),
         AttemptState::Paced | AttemptState::Saving => {
-            format!("{}: {}", attempt.id, waiting::saving(books, attempt))
+            format!("{}: {}", attempt.id, waiting::saving(books, attempt, now))
         }
         AttemptState::Stopping | AttemptState::Verifying | AttemptState::Ended(_) => {
             why_over(books, attempt)
@@ -155,6 +155,25 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     if state == AttemptState::Saving {
         lines.extend(not_asked(books, seen, attempt));
     }
+    lines.extend(by_nodes(books, seen, now, attempt));
+    lines.extend(older_runs(books, attempt));
+    lines.extend(without_record(books, seen, attempt));
+    let numbers = [
+        ("attempt", u64::from(attempt.id.number)),
+        ("tasks", u64::try_from(tasks).unwrap_or(u64::MAX)),
+        ("tasks_running", u64::try_from(running).unwrap_or(u64::MAX)),
+    ];
+    let mut numbers = BTreeMap::from(numbers);
+    numbers.extend(idle.map(|since| ("idle_since_ms", since.0)));
+    numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
+    let leaves_by = waiting::leaves_by(books, attempt).filter(|_| reason == Reason::Saving);
+    numbers.extend(leaves_by.map(|by| ("leaves_by_ms", by.0)));
+    Explanation { reason, lines, numbers }
+}
+
+/// What its nodes say, or that they say nothing.
+fn by_nodes(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt) -> Vec<String> {
+    let mut lines = Vec::new();
     let silent_after = books.policy.silent_after;
     let mut nodes: Vec<_> = attempt.tasks.iter().map(|task| task.place.node).collect();
     nodes.dedup();
@@ -166,28 +185,29 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
             ));
         }
     }
-    lines.extend(older_runs(books, attempt));
+    if attempt.state() == AttemptState::Planned {
+        let noted = nodes.iter().filter_map(|id| books.nodes.get(id));
+        let noted = noted.filter(|node| !node.facts.gpu_note.is_empty());
+        lines.extend(noted.map(|node| format!("{} says: {}", node.name, node.facts.gpu_note)));
+    }
+    lines
+}
+
+/// Agents that do not know what they are to run.
+fn without_record(books: &Books, seen: &Observations, attempt: &Attempt) -> Vec<String> {
     let missing = attempt.tasks().filter(|(id, task)| {
         let node = seen.node(task.place.node);
         task.exit.is_none() && node.and_then(|node| node.tasks.get(id)) == Some(&TaskSeen::Missing)
     });
-    for (id, task) in missing {
+    let told = |(id, task): (TaskId, &Task)| {
         let node = books.node_name(task.place.node);
         let node = node.map_or_else(|| task.place.node.to_string(), ToString::to_string);
-        lines.push(format!(
+        format!(
             "the agent of {node} has no record of {id}, which may still run; end the agent, see to \
              it that nothing runs, then `tidegate node lost {node}`"
-        ));
-    }
-    let numbers = [
-        ("attempt", u64::from(attempt.id.number)),
-        ("tasks", u64::try_from(tasks).unwrap_or(u64::MAX)),
-        ("tasks_running", u64::try_from(running).unwrap_or(u64::MAX)),
-    ];
-    let mut numbers = BTreeMap::from(numbers);
-    numbers.extend(idle.map(|since| ("idle_since_ms", since.0)));
-    numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
-    Explanation { reason, lines, numbers }
+        )
+    };
+    missing.map(told).collect()
 }
 
 /// Silent nodes may still run an attempt before this one, into the same directory.

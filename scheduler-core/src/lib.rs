@@ -38,8 +38,8 @@ pub use accounts::{
 };
 pub use audit::Violation;
 pub use books::{
-    Attempt, AttemptState, Books, BudgetAsk, Committed, Drain, Held, Job, JobState, Node, PermitOf,
-    Place, Reservation, SaveOrder, StopOrder, Task, Writing,
+    Attempt, AttemptState, Books, BudgetAnswer, BudgetAsk, Committed, Drain, Held, Job, JobState,
+    Node, PermitOf, Place, Reservation, SaveOrder, StopOrder, Task, Writing,
 };
 pub use charge::totals;
 pub use core::Core;

@@ -75,8 +75,11 @@ impl Core {
             why: Err(Refusal::NoGpusYet),
         };
         let mut copy = self.clone();
-        // No client makes this key: its time is that of the year 10889.
-        let key = SubmitKey(u128::MAX);
+        // A user may have any key: this one has a job under it already, or is free.
+        let mut key = SubmitKey(u128::MAX);
+        while self.books().index.job_of(user, key).is_some() {
+            key = SubmitKey(key.0.saturating_sub(1));
+        }
         let event = Event::JobSubmitted { key, user, spec: Box::new(spec) };
         let stamp = Stamp { at: now, seq: DecisionSeq(u64::MAX) };
         let decided = copy.apply(stamp, &event).unwrap_or_default();

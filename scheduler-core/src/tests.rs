@@ -1,9 +1,11 @@
 //! The core as a whole: sentences about what it decides, and properties of random histories.
 
+mod active_told;
 mod lab;
 mod limits_told;
 mod own_times;
 mod properties;
+mod repeated;
 mod roles;
 mod rules;
 mod sharing;

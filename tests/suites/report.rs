@@ -11,6 +11,7 @@ use cluster_tests::binaries::Binaries;
 use cluster_tests::cluster::{Cluster, Plan, Role};
 use cluster_tests::history::{self, CLUSTER, history};
 use scheduler_core::{Amount, Decision, Event, ROOT, Stamp, WINDOW};
+use serde_json::json;
 use tempfile::TempDir;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Journal, codec};
@@ -125,8 +126,16 @@ fn the_program_tells_records_figures_and_refuses_a_store_in_use() {
     assert!(out.ends_with("every event is decided as it was\n"), "{out}");
     assert!(out.contains("\na/b: "), "{out}");
     let (_, out, _) = told(&["--json", "--until", "8"]);
-    let figures: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
-    assert_eq!(figures["last_ms"], 8);
+    let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(document["last_ms"], 8);
+    assert_eq!(document["log"].as_array().unwrap().len(), document["records"]);
+    let charged = document["accounts"].as_array().unwrap().iter();
+    assert!(charged.into_iter().all(|one| one["charged_gpu_us"].is_i64()), "{out}");
+    let none = path.with_file_name("none.redb");
+    drop(RedbJournal::open(&none, CLUSTER).unwrap());
+    let out = Command::new(&program).args(["replay", "--json"]).arg(&none).output().unwrap();
+    let none: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&none["log"], &none["records"]), (&json!([]), &json!(0)));
     let (code, _, err) = told(&["--until", "soon"]);
     assert_eq!(code, Some(2), "{err}");
 
@@ -153,6 +162,14 @@ fn each_way_a_replay_can_end_has_a_code_of_its_own() {
     };
     check(&path, &["--diff"], 0, "");
     check(&dir.path().join("none.redb"), &[], 3, "No such file");
+    for args in [&[][..], &["--json"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(&program);
+        let out = command.arg("replay").arg(&path).args(args).stdout(full).output().unwrap();
+        let told = "error: the output cannot be written: No space left on device (os error 28)\n";
+        assert_eq!(String::from_utf8(out.stderr).unwrap(), told);
+        assert_eq!(out.status.code(), Some(1));
+    }
     let torn = dir.path().join("torn.redb");
     let mut bytes = fs::read(&path).unwrap();
     bytes[..64].fill(7);

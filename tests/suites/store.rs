@@ -243,6 +243,16 @@ fn a_store_in_use_or_of_a_newer_format_or_of_another_kind_is_refused_in_one_line
 }
 
 #[test]
+fn an_empty_file_is_no_new_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    fs::write(&path, "").unwrap();
+    let told = open_error(&path);
+    assert!(told.starts_with("the store is damaged: the file is empty"), "{told}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0, "it is left as it was");
+}
+
+#[test]
 fn a_store_can_be_read_by_its_owner_only() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

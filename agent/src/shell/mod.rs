@@ -4,6 +4,7 @@
 //! Order within a turn: the ledger is durable before an action is done or a report is sent.
 
 mod prepare;
+mod telling;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use crate::node::{Action, Node, TaskStatus};
 use crate::orders::{Orders, Outcome};
 use crate::ports::Ports;
 use crate::procs::Procs;
-use crate::reporting::{Now, Reporting};
+use crate::reporting::Reporting;
 use crate::sense::gpu::{Gpus, Heard};
 use crate::sense::host;
 use crate::starter_link::{self, StarterEvent};
@@ -33,6 +34,7 @@ use crate::terminal::Terminals;
 use crate::{durable, logs};
 
 use self::prepare::Verifying;
+use self::telling::Told;
 
 /// Events that may wait; the senders wait then.
 const MAX_EVENTS: usize = 256;
@@ -97,8 +99,8 @@ struct Shell {
     config: Config,
     node: Node,
     ledger: LedgerFile,
-    /// Whether the last write of the ledger failed; then nothing is done or said.
-    ledger_fails: bool,
+    /// Why the last write of the ledger failed; then nothing is done, and only that is said.
+    ledger_fails: Option<String>,
     /// Where tasks' output is: of those that are known, and of those that are forgotten.
     log_places: [PathBuf; 2],
     terminals: Terminals,
@@ -114,6 +116,8 @@ struct Shell {
     verifying: BTreeMap<TaskId, Verifying>,
     orders: Option<Orders>,
     reporting: Option<Reporting>,
+    /// What was reported on this stream when the ledger was last durable.
+    told: Option<Told>,
     greeting: watch::Sender<Option<Hello>>,
     refused: Option<ClusterId>,
     events: mpsc::Sender<Event>,
@@ -146,7 +150,7 @@ impl Shell {
             config: config.clone(),
             node: Node::restore(ledger.written().clone(), &facts.boot_id),
             ledger,
-            ledger_fails: false,
+            ledger_fails: None,
             log_places: [config.tasks_dir(), config.logs_dir()],
             terminals: Terminals::new(config.coordinator_socket.clone(), config.tasks_dir()),
             ports: Ports::of(config.master_ports),
@@ -158,6 +162,7 @@ impl Shell {
             verifying: BTreeMap::new(),
             orders: None,
             reporting: None,
+            told: None,
             greeting,
             refused: None,
             events,
@@ -197,6 +202,7 @@ impl Shell {
             LinkEvent::Welcomed { cluster, epoch, outbox, verdict } => {
                 let obeyed = self.welcomed(cluster, epoch);
                 self.reporting = obeyed.then(|| Reporting::over(outbox));
+                self.told = None;
                 // The link may have gone in between; it says so next.
                 verdict.send(obeyed).ok();
             }
@@ -259,35 +265,26 @@ impl Shell {
     /// One round: durable, done, durable, said.
     fn turn(&mut self) {
         if !self.keep_ledger() {
-            return;
+            return self.tell_why();
         }
         for action in self.node.actions() {
             self.act(action);
         }
         if !self.keep_ledger() {
-            return;
+            return self.tell_why();
         }
         self.greet();
-        if let Some(reporting) = &mut self.reporting
-            && self.node.starter_heard()
-            && self.facts_known
-        {
-            let ledger = self.node.ledger();
-            let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
-            let tasks = self.node.report();
-            let idle = self.idleness.idle(Instant::now());
-            reporting.report(Now { facts: &self.facts, tasks: &tasks, applied, idle: &idle });
-        }
+        self.tell();
     }
 
     fn keep_ledger(&mut self) -> bool {
         let kept = self.ledger.keep(self.node.ledger());
         if let Err(why) = &kept
-            && !self.ledger_fails
+            && self.ledger_fails.is_none()
         {
             error!(%why, "the ledger cannot be written; nothing new is done until it can");
         }
-        self.ledger_fails = kept.is_err();
+        self.ledger_fails = kept.as_ref().err().map(ToString::to_string);
         kept.is_ok()
     }
 

@@ -216,6 +216,29 @@ fn is_prepared(seen: &TaskSeen) -> bool {
 }
 
 #[tokio::test]
+async fn a_node_that_cannot_write_its_ledger_says_so_until_it_can() {
+    let mut node = Node::new();
+    let mut link = node.link().await;
+    let note = link.begin().await.1.facts.unwrap().gpu_note;
+    // As a full disk: the next ledger cannot be begun.
+    let in_the_way = node.bench.dir.path().join("state/ledger.json.new");
+    fs::create_dir(&in_the_way).unwrap();
+    link.plan(1, &[(T, prepare())]).await;
+    let mut noted = async |wanted: &dyn Fn(&str) -> bool| loop {
+        let report = link.report().await;
+        assert!(!report.complete, "{report:?}");
+        if let Some(facts) = report.facts.filter(|facts| wanted(&facts.gpu_note)) {
+            return facts.gpu_note;
+        }
+    };
+    let told = noted(&|note| note.starts_with("takes no new work: it cannot write to ")).await;
+    assert!(told.ends_with(&note), "{told}");
+    fs::remove_dir(&in_the_way).unwrap();
+    noted(&|told| told == note).await;
+    link.seen(T, is_prepared).await;
+}
+
+#[tokio::test]
 async fn a_task_goes_from_prepared_to_gone_and_its_output_can_be_read() {
     let mut node = Node::new();
     let mut link = node.link().await;

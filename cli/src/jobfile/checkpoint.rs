@@ -201,8 +201,8 @@ mod tests {
              \"nemo\", \"jax\", \"submitit\", \"plain\" or \"none\" is accepted",
         );
         check(
-            "saved_codes = [256]",
-            "checkpoint.saved_codes: an array was given; an array of exit codes from 0 to 255 is \
+            "saved_codes = [0, 256]",
+            "checkpoint.saved_codes[1]: the number 256 was given; an exit code from 0 to 255 is \
              accepted",
         );
         check(

@@ -10,6 +10,14 @@ use super::JobFileError;
 pub(super) fn syntax(text: &str, error: &toml::de::Error) -> JobFileError {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let message = error.message().lines().collect::<Vec<_>>().join(", ");
+    // In the parser's words it is one of its own types that is too small.
+    let out_of_range =
+        message.contains("too large") || message.starts_with("invalid type: integer");
+    let message = if out_of_range {
+        format!("a number out of range was given; {} to {} are accepted", i64::MIN, i64::MAX)
+    } else {
+        message
+    };
     JobFileError::Syntax { line: before.matches('\n').count() + 1, message }
 }
 
@@ -93,9 +101,12 @@ impl<'a> Keys<'a> {
     /// Exit codes.
     pub(super) fn codes(&self, key: &'static str) -> Result<Option<Vec<u8>>, JobFileError> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        let code = |value: &Value| value.as_integer().and_then(|code| u8::try_from(code).ok());
-        let codes = value.as_array().and_then(|codes| codes.iter().map(code).collect());
-        codes.map(Some).ok_or_else(|| wrong_type(key, value))
+        let codes = value.as_array().ok_or_else(|| wrong_type(key, value))?;
+        let code = |(at, value): (usize, &Value)| {
+            let code = value.as_integer().and_then(|code| u8::try_from(code).ok());
+            code.ok_or_else(|| wrong_type(&format!("{key}[{at}]"), value))
+        };
+        codes.iter().enumerate().map(code).collect::<Result<_, _>>().map(Some)
     }
 
     pub(super) fn while_waiting(&self) -> Result<Option<WhileWaiting>, JobFileError> {

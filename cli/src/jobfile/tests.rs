@@ -168,6 +168,11 @@ fn the_limits_of_a_job_are_told_by_their_keys() {
 fn a_file_that_is_not_toml_is_refused_with_its_line() {
     check_line("gpus = ", "line 2: string values must be quoted, expected literal string");
     check_line("command = [\"again\"]", "line 2: duplicate key");
+    let range = "line 2: a number out of range was given; -9223372036854775808 to \
+                 9223372036854775807 are accepted";
+    check_line("gpus = 9223372036854775808", range);
+    check_line("order = -9223372036854775809", range);
+    check_line("gpus = 999999999999999999999999", range);
 }
 
 #[test]

@@ -33,7 +33,28 @@ pub(crate) fn ago(since: Timestamp, now: Timestamp) -> String {
 pub(crate) fn coarse(span: Span) -> String {
     let seconds = span.0.saturating_add(500) / 1000;
     let minutes = (seconds + 30) / 60;
-    let hours = (minutes + 30) / 60;
+    in_units(seconds, minutes, (minutes + 30) / 60)
+}
+
+/// By when at the latest: `in 2h10m`, or `now` if it is over.
+pub(crate) fn latest(at: Timestamp, now: Timestamp) -> String {
+    bound(at, now).map_or_else(|| "now".to_owned(), |left| format!("in {left}"))
+}
+
+/// The same as `+2h10m`.
+pub(crate) fn until_latest(at: Timestamp, now: Timestamp) -> String {
+    bound(at, now).map_or_else(|| "now".to_owned(), |left| format!("+{left}"))
+}
+
+/// A bound is not told shorter than it is.
+fn bound(at: Timestamp, now: Timestamp) -> Option<String> {
+    let seconds = at.since(now).0.div_ceil(1000);
+    let minutes = seconds.div_ceil(60);
+    (seconds > 0).then(|| in_units(seconds, minutes, minutes.div_ceil(60)))
+}
+
+/// The same span in each unit.
+fn in_units(seconds: u64, minutes: u64, hours: u64) -> String {
     let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
         0 => format!("{large}{unit}"),
         small => format!("{large}{unit}{small}{small_unit}"),
@@ -111,6 +132,17 @@ mod tests {
             assert_eq!(away(Timestamp(now.0 + seconds * 1000), now), expected);
         }
         assert_eq!(away(now, now), "now");
+        for (ms, expected) in [
+            (0, "now"),
+            (1, "in 1s"),
+            (59_001, "in 1m"),
+            (60_001, "in 2m"),
+            (7_805_000, "in 2h11m"),
+            (172_740_001, "in 2d"),
+            (273_601_000, "in 3d5h"),
+        ] {
+            assert_eq!(latest(Timestamp(now.0 + ms), now), expected, "at the latest");
+        }
         assert_eq!(until(Timestamp(now.0 + 4_800_000), now), "+1h20m");
         assert_eq!(until(Timestamp(now.0 - 4_800_000), now), "now", "it is over");
         assert_eq!(relative(Timestamp(now.0 - 180_000), now), "3m ago");

@@ -7,7 +7,7 @@ use tidegate_model::{TaskId, Timestamp};
 use tidegate_proto::v1;
 
 use crate::show::text::counted;
-use crate::show::time::until;
+use crate::show::time::{until, until_latest};
 use crate::view::users::Users;
 
 /// How the product name of a simulated GPU ends.
@@ -126,7 +126,7 @@ impl Node {
         let draining = self.drain.as_ref().filter(|_| self.state == NodeState::Draining);
         let empties = draining.and_then(|drain| {
             let at = |ms: u64| until(Timestamp(ms), now);
-            let empty_by = at(drain.empty_by_ms?);
+            let empty_by = until_latest(Timestamp(drain.empty_by_ms?), now);
             let wanted = drain.wanted_by_ms.map(|ms| format!(", wanted by {}", at(ms)));
             Some(format!(
                 "saves from {}, empty by {empty_by}{}",

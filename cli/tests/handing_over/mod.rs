@@ -90,6 +90,7 @@ fn an_array_is_one_job_a_number_under_keys_that_come_of_one() {
     let asked = coordinator.script().submits.clone();
     assert_eq!(asked.len(), 8);
     assert_eq!(asked[..4], asked[4..], "handed over again, it is the same");
+    assert_eq!(asked[0].key, KEY, "no other job is made under it");
     let spec = |at: usize| asked[at].spec.clone().unwrap();
     assert_eq!((spec(0).name, spec(3).name), ("eval[5]".into(), "eval[8]".into()));
     let env: Vec<_> = spec(3).env.iter().map(|one| format!("{}={}", one.name, one.value)).collect();
@@ -100,6 +101,18 @@ fn an_array_is_one_job_a_number_under_keys_that_come_of_one() {
     assert_eq!(ran, told(0, "job-11\njob-12\n", ""));
     let alone = coordinator.script().submits.last().and_then(|asked| asked.spec.clone());
     assert_eq!(alone.unwrap().array, None, "it runs as many as it can");
+}
+
+#[test]
+fn an_array_of_which_one_job_is_refused_makes_none() {
+    let coordinator = Coordinator::with(Script::default());
+    let long = "n".repeat(125);
+    for json in ["", " --json"] {
+        let (ran, _) = run(&coordinator, &format!("run --array 0-11 --name {long}{json} -- eval"));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+        assert!(ran.stderr.contains("name"), "{ran:?}");
+    }
+    assert_eq!(coordinator.script().submits.len(), 0);
 }
 
 #[test]

@@ -93,6 +93,36 @@ fn a_change_that_was_so_already_says_so_and_a_refused_one_is_told_in_the_coordin
 }
 
 #[test]
+fn what_was_made_by_a_try_whose_answer_was_lost_is_told_as_made() {
+    let check = |line: &str, words: &str, document: serde_json::Value| {
+        for json in [false, true] {
+            let change_misses = [Status::unavailable("restarting")].into();
+            let script = Script { change_misses, tasks_lost: 3, ..Script::default() };
+            let coordinator = Coordinator::with(script);
+            if json {
+                let (ran, _) = run(&coordinator, &format!("{line} --json"));
+                assert_eq!(ran.json(), document, "{line}");
+            } else {
+                let (ran, _) = run(&coordinator, line);
+                assert_eq!(ran, told(0, &format!("{words}\n"), ""), "{line}");
+            }
+        }
+    };
+    let changed = json!({ "changed": true });
+    check("budget set olmo 30%", "olmo is given 30%", changed.clone());
+    let words = "olmo is deleted; what it spent stays with its parent";
+    check("budget delete olmo", words, changed);
+    let words = "40% are asked for olmo; a manager above it answers";
+    let document = json!({ "changed": true, "replaced": null });
+    check("budget request olmo 40% --reason deadline", words, document);
+    let document = json!({ "node": "n1", "tasks_lost": null });
+    check("node lost n1", "n1 is declared lost, and what it held with it", document);
+    let coordinator = Coordinator::with(Script { tasks_lost: 3, ..Script::default() });
+    let (ran, _) = run(&coordinator, "node lost n1");
+    assert_eq!(ran, told(0, "n1 is declared lost, and 3 tasks with it\n", ""));
+}
+
+#[test]
 fn a_request_says_which_it_takes_the_place_of() {
     let ask = Ask { account: "olmo/sft".into(), size: share(40), reason: "deadline".into() };
     let line = "budget request olmo/sft 40% --reason deadline";
@@ -278,7 +308,8 @@ fn a_drain_names_who_is_protected_beyond_the_wanted_instant() {
     let drained = v1::DrainReply {
         tasks_left: 2,
         saves_from_ms: now + 2 * 3_600_000 + 15_000,
-        empty_by_ms: now + 3 * 3_600_000 + 15_000,
+        // A bound is told rounded up.
+        empty_by_ms: now + 3 * 3_600_000 - 15_000,
         protected_beyond: vec![beyond],
     };
     let coordinator = Coordinator::with(Script { drained, ..Script::default() });

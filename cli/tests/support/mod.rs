@@ -40,6 +40,8 @@ pub struct Script {
     pub changed: bool,
     /// Misses of changes of accounts that are recorded all the same, first to last.
     pub change_misses: VecDeque<Status>,
+    /// Tasks of a node that is declared lost; the second time there are none.
+    pub tasks_lost: u32,
     /// And with this.
     pub replaced: Option<v1::AskView>,
     /// Submits and dry runs are answered with it.
@@ -318,7 +320,11 @@ impl Tidegate for Scripted {
         &self,
         _request: Request<v1::DeclareNodeLostRequest>,
     ) -> Result<Response<v1::DeclareNodeLostReply>, Status> {
-        self.refused()
+        let tasks_lost = std::mem::take(&mut self.script().tasks_lost);
+        if let Some(miss) = self.script().change_misses.pop_front() {
+            return Err(miss);
+        }
+        Ok(Response::new(v1::DeclareNodeLostReply { tasks_lost }))
     }
 
     async fn status(
@@ -353,6 +359,9 @@ impl Tidegate for Scripted {
     ) -> Result<Response<v1::ChangeReply>, Status> {
         let request = request.into_inner();
         let change = request.change();
+        if let Some(miss) = self.script().change_misses.pop_front() {
+            return Err(miss);
+        }
         self.answer(Asked::Job(request.job, change), |script| v1::ChangeReply {
             replaced: None,
             changed: script.changed,

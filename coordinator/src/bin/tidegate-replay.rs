@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate_coordinator::journal::JournalError;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
@@ -33,7 +34,7 @@ struct Args {
     /// Decide the events again and show the first difference
     #[arg(long)]
     diff: bool,
-    /// One JSON object a record, and one with the figures at the end
+    /// One JSON document: `log` has an object a record, the figures stand beside it
     #[arg(long)]
     json: bool,
 }
@@ -74,29 +75,41 @@ fn run(args: &Args) -> Result<bool, Told> {
     let until = until.map_or(Until::End, Until::At);
     let mut out = io::BufWriter::new(io::stdout().lock());
     let started = Instant::now();
-    let mut closed = false;
+    let mut unwritten = None;
+    let mut first = true;
     let mut tell = |line: &Line| {
-        write_line(&mut out, line, args.json).map_err(|why| {
-            closed = why.kind() == io::ErrorKind::BrokenPipe;
+        let written = write_line(&mut out, line, args.json.then_some(first));
+        first = false;
+        written.map_err(|why| {
+            unwritten = Some((why.kind(), why.to_string()));
             JournalError::storage(why)
         })
     };
     let done = match replay(&journal, until, args.diff, &mut tell) {
         Ok(done) => done,
-        // Whoever reads has seen enough, as `head` has.
-        Err(_) if closed => return Ok(true),
-        Err(why) => return Err(unread(why)),
+        // It is the output that failed, not the store.
+        Err(why) => return unwritten.map_or_else(|| Err(unread(why)), |why| closed(&why, true)),
     };
     let seconds = started.elapsed().as_secs_f64();
     let written = if args.json {
-        writeln!(out, "{}", figures_json(args, &done, seconds))
+        let open = if first { "{\"log\":[" } else { "" };
+        Figures::of(args, &done, seconds).written(&mut out, open)
     } else {
         writeln!(out, "\n{}", figures(args, &done, seconds))
     };
-    written
-        .and_then(|()| out.flush())
-        .map_err(|why| (exit::FAILED, format!("the output is closed: {why}")))?;
-    Ok(done.difference.is_none())
+    let as_it_was = done.difference.is_none();
+    match written.and_then(|()| out.flush()) {
+        Ok(()) => Ok(as_it_was),
+        Err(why) => closed(&(why.kind(), why.to_string()), as_it_was),
+    }
+}
+
+/// Whoever reads has seen enough, as `head` has; else what was asked for was not told.
+fn closed((kind, why): &(io::ErrorKind, String), as_it_was: bool) -> Result<bool, Told> {
+    if *kind == io::ErrorKind::BrokenPipe {
+        return Ok(as_it_was);
+    }
+    Err((exit::FAILED, format!("the output cannot be written: {why}")))
 }
 
 fn told(store: &Path, why: &JournalError) -> Told {
@@ -116,7 +129,7 @@ fn told(store: &Path, why: &JournalError) -> Told {
 fn code(why: &JournalError) -> u8 {
     match why {
         JournalError::InUse | JournalError::NewerFormat { .. } => exit::REFUSED,
-        JournalError::Damaged { .. } => exit::BROKEN,
+        JournalError::Damaged { .. } | JournalError::Empty => exit::BROKEN,
         JournalError::Storage(below) => {
             let mut below: Option<&(dyn Error + 'static)> = Some(below.as_ref());
             while let Some(error) = below {
@@ -142,15 +155,16 @@ fn code_of_file(kind: io::ErrorKind) -> u8 {
     }
 }
 
-fn write_line(out: &mut impl Write, line: &Line, as_json: bool) -> io::Result<()> {
+/// `first_of`: in one document of JSON, whether it is the first of its lines.
+fn write_line(out: &mut impl Write, line: &Line, first_of: Option<bool>) -> io::Result<()> {
     let Line { stamp, event, decisions, count } = line;
     let (seq, at) = (stamp.seq.0, tidegate_model::rfc3339_ms(stamp.at));
-    if as_json {
+    if let Some(first) = first_of {
         let line = json!({
             "record": seq, "at_ms": stamp.at.0, "at": at,
             "event": event, "decisions": decisions, "count": count,
         });
-        writeln!(out, "{line}")
+        write!(out, "{}{line}", if first { "{\"log\":[\n" } else { ",\n" })
     } else {
         writeln!(out, "{at}  {seq}  {event}: {decisions}")
     }
@@ -197,30 +211,56 @@ fn figures(args: &Args, done: &Replayed, seconds: f64) -> String {
     text.trim_end().to_owned()
 }
 
-fn figures_json(args: &Args, done: &Replayed, seconds: f64) -> Value {
-    let accounts = &done.books.accounts;
-    // As texts: an amount may be larger than a number of JSON.
-    let account = |one: &scheduler_core::Account| {
-        json!({
-            "account": accounts.name(one.id),
-            "charged_gpu_us": one.charged.value(done.last).0.to_string(),
-            "pledged_gpu_us": one.pledge.value(done.last).0.to_string(),
-        })
-    };
-    let difference = done.difference.as_ref().map(|found| {
-        json!({
-            "record": found.stamp.seq.0, "at_ms": found.stamp.at.0,
-            "then": found.then, "now": found.now,
-        })
-    });
-    json!({
-        "records": done.records,
-        "decisions": done.decisions,
-        "after_record": done.after.0,
-        "last_ms": done.last.0,
-        "events_per_second": per_second(done.records, seconds),
-        "accounts": accounts.live().map(account).collect::<Vec<_>>(),
-        "compared": args.diff,
-        "difference": difference,
-    })
+/// What a document ends with, after its lines.
+#[derive(Serialize)]
+struct Figures {
+    records: u64,
+    decisions: u64,
+    after_record: u64,
+    last_ms: u64,
+    events_per_second: f64,
+    accounts: Vec<AccountFigures>,
+    compared: bool,
+    difference: Option<Value>,
+}
+
+/// Numbers, as those of `tidegate accounts --json`.
+#[derive(Serialize)]
+struct AccountFigures {
+    account: String,
+    charged_gpu_us: i128,
+    pledged_gpu_us: i128,
+}
+
+impl Figures {
+    fn of(args: &Args, done: &Replayed, seconds: f64) -> Self {
+        let accounts = &done.books.accounts;
+        let account = |one: &scheduler_core::Account| AccountFigures {
+            account: accounts.name(one.id),
+            charged_gpu_us: one.charged.value(done.last).0,
+            pledged_gpu_us: one.pledge.value(done.last).0,
+        };
+        let difference = done.difference.as_ref().map(|found| {
+            json!({
+                "record": found.stamp.seq.0, "at_ms": found.stamp.at.0,
+                "then": found.then, "now": found.now,
+            })
+        });
+        Self {
+            records: done.records,
+            decisions: done.decisions,
+            after_record: done.after.0,
+            last_ms: done.last.0,
+            events_per_second: per_second(done.records, seconds),
+            accounts: accounts.live().map(account).collect(),
+            compared: args.diff,
+            difference,
+        }
+    }
+
+    /// The end of a document whose lines are not kept: a store has many.
+    fn written(&self, out: &mut impl Write, open: &str) -> io::Result<()> {
+        let figures = serde_json::to_string(self)?;
+        writeln!(out, "{open}],\n{}", figures.trim_start_matches('{'))
+    }
 }

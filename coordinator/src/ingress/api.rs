@@ -60,6 +60,12 @@ pub(super) fn job_id(text: &str) -> Result<JobId, Status> {
     parsed(text, "job").map_err(|error| status::malformed(&error))
 }
 
+fn new_job(spec: v1::JobSpec) -> Result<JobSpec, Status> {
+    let spec: Result<JobSpec, _> = spec.try_into();
+    let spec = spec.and_then(|spec| Ok(spec.fit_to_submit()?));
+    spec.map_err(|error| status::malformed(&error))
+}
+
 fn node_name(text: &str) -> Result<NodeName, Status> {
     parsed(text, "node").map_err(|error| status::malformed(&error))
 }
@@ -154,7 +160,7 @@ impl v1::tidegate_server::Tidegate for Api {
         let malformed = |error| status::malformed(&error);
         let key = parsed(&key, "SubmitRequest.key").map_err(malformed)?;
         let spec = required(spec, "SubmitRequest.spec").map_err(malformed)?;
-        let spec: Box<JobSpec> = Box::new(spec.try_into().map_err(malformed)?);
+        let spec: Box<JobSpec> = Box::new(new_job(spec)?);
         self.notices.check(&spec)?;
         let warnings = self.warnings(user, &spec).await;
         match status::ask(&self.engine, Event::JobSubmitted { key, user, spec }).await? {
@@ -254,7 +260,7 @@ impl v1::tidegate_server::Tidegate for Api {
         let read = log_ask(place.id, ask.stream, ask.offset, limit);
         let chunk = self.links.read_log(&place.node, read).await.map_err(|error| match error {
             LogError::Away(_) => Status::unavailable(error.to_string()),
-            LogError::Unreadable(words) => Status::not_found(words),
+            LogError::Unreadable(words) => Status::not_found(status::cut(words)),
         })?;
         let v1::LogChunk { offset, bytes, length, .. } = chunk;
         let complete = place.complete;
@@ -326,9 +332,8 @@ impl v1::tidegate_server::Tidegate for Api {
         request: Request<v1::DryRunRequest>,
     ) -> Result<Response<v1::DryRunReply>, Status> {
         let user = caller(&request)?;
-        let malformed = |error| status::malformed(&error);
-        let spec = required(request.into_inner().spec, "DryRunRequest.spec").map_err(malformed)?;
-        let spec: JobSpec = spec.try_into().map_err(malformed)?;
+        let spec = required(request.into_inner().spec, "DryRunRequest.spec");
+        let spec = new_job(spec.map_err(|error| status::malformed(&error))?)?;
         self.notices.check(&spec)?;
         let view = self.view().await?;
         // It works on copies of the core: long enough to keep other requests waiting.

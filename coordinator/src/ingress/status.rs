@@ -8,8 +8,23 @@ use crate::engine::Answer;
 use crate::thread::{Closed, Handle, NotTaken};
 use crate::view::Busy;
 
+/// Most bytes of a refusal. They travel in a header: written out one is up to three bytes there, and
+/// clients take 16 KiB of headers, else the connection counts as lost.
+const MAX_WORDS: usize = 4000;
+
+/// Words that fit a status, whatever they quote.
+pub(super) fn cut(mut words: String) -> String {
+    if words.len() > MAX_WORDS {
+        let end = words.floor_char_boundary(MAX_WORDS);
+        let more = words.len().saturating_sub(end);
+        words.truncate(end);
+        words.push_str(&format!("... ({more} more bytes)"));
+    }
+    words
+}
+
 pub(super) fn malformed(error: &WireError) -> Status {
-    Status::invalid_argument(error.to_string())
+    Status::invalid_argument(cut(error.to_string()))
 }
 
 pub(super) fn busy(error: &Busy) -> Status {
@@ -17,7 +32,7 @@ pub(super) fn busy(error: &Busy) -> Status {
 }
 
 pub(super) fn refused(refusal: &Refusal) -> Status {
-    let words = refusal.to_string();
+    let words = cut(refusal.to_string());
     match refusal {
         Refusal::NoSuchJob(_) | Refusal::NoSuchNode(_) | Refusal::NoSuchAccount { .. } => {
             Status::not_found(words)
@@ -45,5 +60,17 @@ pub(super) async fn ask(engine: &Handle, event: scheduler_core::Event) -> Result
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(closed @ Closed(_))) => Err(Status::unavailable(closed.to_string())),
         Err(away @ NotTaken) => Err(Status::unavailable(away.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_cut_to_what_a_header_holds() {
+        assert_eq!(cut("short".to_owned()), "short");
+        let told = cut("\u{fc}".repeat(3000));
+        assert_eq!(told, format!("{}... (2000 more bytes)", "\u{fc}".repeat(2000)));
     }
 }

@@ -3,7 +3,8 @@
 mod reading;
 mod unchanged;
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,23 +38,28 @@ pub struct RedbJournal {
 }
 
 impl RedbJournal {
-    /// Opens or makes the store at `path`, readable by its owner only. `new_cluster` is the
-    /// identity of a store that is made.
+    /// Opens the store at `path`, or makes it where there is no file, readable by its owner only.
+    /// `new_cluster` is the identity of a store that is made.
     ///
     /// # Errors
-    /// If it is in use, of a newer format, or cannot be read.
+    /// If it is in use, empty, of a newer format, or cannot be read.
     pub fn open(path: &Path, new_cluster: ClusterId) -> Result<Self, JournalError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(JournalError::storage)?;
-        drop(file);
-        let opened = builder().create(path);
-        Self::over(opened, new_cluster)
+        let mut options = OpenOptions::new();
+        let made = match options.write(true).create_new(true).mode(0o600).open(path) {
+            Ok(_) => true,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(JournalError::storage(error)),
+        };
+        // Taken for a new store it would be a new cluster, and what runs would be nobody's.
+        if !made && fs::metadata(path).map_err(JournalError::storage)?.len() == 0 {
+            return Err(JournalError::Empty);
+        }
+        let opened = Self::over(builder().create(path), new_cluster);
+        if made && opened.is_err() {
+            // Nothing is in it. Left behind it would be refused as empty.
+            fs::remove_file(path).map_err(JournalError::storage)?;
+        }
+        opened
     }
 
     /// Opens the store at `path` to be read. Nothing is written: what opening a store changes stays

@@ -34,6 +34,7 @@ pub fn encode(stamp: Stamp, books: &Books) -> Vec<u8> {
         jobs: books.jobs.values().map(|job| jobs::message(job)).collect(),
         accounts: books.accounts.all().map(accounts::message).collect(),
         asked: books.asked.iter().map(accounts::ask_message).collect(),
+        answered: books.answered.iter().map(accounts::answer_message).collect(),
         policy_edit: books.policy_edit.map(|edit| wire::PolicyEdit {
             record: edit.record.0,
             at_ms: edit.at.0,
@@ -74,6 +75,10 @@ fn books(snapshot: wire::Snapshot) -> Result<Books, String> {
     for message in snapshot.asked {
         let (key, ask) = accounts::ask(message).map_err(told)?;
         books.asked.insert(key, ask);
+    }
+    for message in snapshot.answered {
+        let (key, answer) = accounts::answer(message).map_err(told)?;
+        books.answered.insert(key, answer);
     }
     for message in snapshot.gates {
         let (storage, gate) = gate(message).map_err(told)?;

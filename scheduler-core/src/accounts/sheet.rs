@@ -1,5 +1,7 @@
 //! Budgets, limits and claims of all accounts at one instant.
 
+use std::ops::Range;
+
 use tidegate_model::Timestamp;
 
 use super::{AccountId, Accounts, WHOLE, slot};
@@ -14,7 +16,8 @@ pub struct Row {
     pub limit: Amount,
     /// Charged and promised.
     pub claim: Amount,
-    /// Whether its children ask for more than it has and are scaled down.
+    /// Whether its children ask for more than it has, or have given away what they no longer have,
+    /// as after a removal of nodes; they are scaled down.
     pub scaled: bool,
 }
 
@@ -50,30 +53,62 @@ impl Accounts {
     pub(super) fn drawn_up(&self, t: Timestamp, small_reserve: u32) -> Sheet {
         let rows = usize::try_from(self.next_id().0).unwrap_or(0);
         let mut sheet = Sheet { rows: vec![Row::default(); rows] };
-        // What each account has of its own, by its place: transfers are not for its children.
-        let mut own = vec![Amount::ZERO; self.limbs.len()];
-        own.iter_mut().take(1).for_each(|root| *root = self.whole());
+        // What each account has of its own, and with transfers, by its place: transfers are not for
+        // its children.
+        let mut own = vec![self.whole(); self.limbs.len()];
+        let mut budgets = own.clone();
         for (place, limb) in self.limbs.iter().enumerate() {
-            let (Some(account), Some(base)) = (self.get(limb.id), own.get(place).copied()) else {
+            let (Some(account), Some(base), Some(budget)) =
+                (self.get(limb.id), own.get(place).copied(), budgets.get(place).copied())
+            else {
                 continue;
             };
-            let budget = (base + account.transferred(t)).at_least(Amount::ZERO);
             let limit = budget - budget.part(small_reserve.into(), WHOLE.into());
-            let mut sum = Amount::ZERO;
-            for child in limb.children.clone() {
-                let account = self.limbs.get(child).and_then(|limb| self.get(limb.id));
-                let size = account.map_or(Amount::ZERO, |account| account.nominal(base, t));
-                own.get_mut(child).into_iter().for_each(|slot| *slot = size);
-                sum += size;
-            }
-            let scaled = sum > base && sum > Amount::ZERO;
-            if scaled {
-                for slot in own.get_mut(limb.children.clone()).into_iter().flatten() {
-                    *slot = Amount(slot.0.saturating_mul(base.0) / sum.0);
-                }
-            }
-            sheet.set(limb.id, Row { budget, limit, claim: account.claim(t), scaled });
+            let divided = self.divided(&limb.children, base, t);
+            put(&mut own, &limb.children, divided.own);
+            put(&mut budgets, &limb.children, divided.budgets);
+            let row = Row { budget, limit, claim: account.claim(t), scaled: divided.scaled };
+            sheet.set(limb.id, row);
         }
         sheet
     }
+
+    /// What the children at some places have of a parent's own budget.
+    fn divided(&self, places: &Range<usize>, base: Amount, t: Timestamp) -> Divided {
+        let children = self.limbs.get(places.clone()).into_iter().flatten();
+        let children: Vec<_> = children.filter_map(|limb| self.get(limb.id)).collect();
+        let mut own: Vec<_> = children.iter().map(|child| child.nominal(base, t)).collect();
+        let asks_more = scale(&mut own, base);
+        let moved: Vec<_> = children.iter().map(|child| child.transferred(t)).collect();
+        let with_transfers = own.iter().zip(&moved).map(|(own, moved)| *own + *moved);
+        let mut budgets: Vec<_> = with_transfers.map(|has| has.at_least(Amount::ZERO)).collect();
+        let gave_more = scale(&mut budgets, base + moved.into_iter().sum());
+        Divided { own, budgets, scaled: asks_more || gave_more }
+    }
+}
+
+/// How a parent's own budget is divided among its children, in their order.
+struct Divided {
+    own: Vec<Amount>,
+    /// With transfers.
+    budgets: Vec<Amount>,
+    scaled: bool,
+}
+
+fn put(all: &mut [Amount], places: &Range<usize>, amounts: Vec<Amount>) {
+    let places = all.get_mut(places.clone()).into_iter().flatten();
+    places.zip(amounts).for_each(|(place, amount)| *place = amount);
+}
+
+/// Scales amounts that sum above `whole` down to it, pro rata.
+fn scale(amounts: &mut [Amount], whole: Amount) -> bool {
+    let sum: Amount = amounts.iter().copied().sum();
+    let whole = whole.at_least(Amount::ZERO);
+    let scaled = sum > whole && sum > Amount::ZERO;
+    if scaled {
+        for amount in amounts {
+            *amount = Amount(amount.0.saturating_mul(whole.0) / sum.0);
+        }
+    }
+    scaled
 }

@@ -1,11 +1,14 @@
 //! What people ask about accounts: budgets, transfers, roles.
 
+mod holds;
+
 use tidegate_model::{AccountPath, SubmitKey, UserId};
 
 use crate::accounts::{Account, AccountId, Cut, ROOT, Role, Size, Transfer, WHOLE};
-use crate::books::{Books, JobState};
+use crate::books::{Books, BudgetAnswer, BudgetAsk, JobState};
 use crate::core::Turn;
 use crate::decide::money::Money;
+use crate::decide::words;
 use crate::decision::{Decision, Refusal};
 use crate::event::AccountRequest;
 use crate::evolve::{Broken, MAX_TRANSFERS};
@@ -79,9 +82,8 @@ pub(crate) fn leaf(books: &Books, path: &AccountPath) -> Result<AccountId, Refus
     if books.accounts.is_leaf(account.id) {
         return Ok(account.id);
     }
-    let children: Vec<_> =
-        books.accounts.children(account.id).map(|child| books.accounts.name(child.id)).collect();
-    let why = format!("it is divided further; {} is accepted", children.join(" or "));
+    let children = books.accounts.children(account.id).map(|child| books.accounts.name(child.id));
+    let why = format!("it is divided further; {} is accepted", words::any_of(children));
     Err(Refusal::NoSuchAccount { given: path.to_string(), why })
 }
 
@@ -124,7 +126,10 @@ impl Desk<'_> {
             need(self.books, parent, self.by, Role::Manager)?;
             self.holds(parent, Some(account.id), size)?;
             self.holds_children(account, size)?;
-            let unchanged = account.size == size && account.excess == Amount::ZERO;
+            self.holds_given(account, size)?;
+            // A cut that is under way goes on as it began.
+            let cut_through = account.excess_at(self.now) == Amount::ZERO;
+            let unchanged = account.size == size && (cut_through || cut == Cut::Gradual);
             // Nobody is hurt by a cut of what nobody has used.
             let unused = account.claim(self.now) == Amount::ZERO;
             let cut = if unused { Cut::Now } else { cut };
@@ -174,71 +179,6 @@ impl Desk<'_> {
         )))
     }
 
-    /// Children may not sum above the parent.
-    fn holds(&self, parent: AccountId, one: Option<AccountId>, size: Size) -> Result<(), Refusal> {
-        let accounts = &self.books.accounts;
-        let base = accounts.base(parent, self.now);
-        let of = |size: Size| match size {
-            Size::Share(share) => base.part(share.into(), WHOLE.into()),
-            Size::Fixed(amount) => amount,
-        };
-        let others = accounts.children(parent).filter(|child| Some(child.id) != one);
-        let others: Amount = others.map(|child| child.nominal(base, self.now)).sum();
-        let wanted = of(size);
-        // A cut is always accepted, also where a removal of nodes left the children above.
-        let lower = one
-            .and_then(|id| accounts.get(id))
-            .is_some_and(|account| wanted <= account.nominal(base, self.now));
-        let name = accounts.name(parent);
-        // Shares are compared as such: GPU-time says nothing before nodes have come.
-        let share = |size: Size| match size {
-            Size::Share(share) => share,
-            Size::Fixed(_) => 0,
-        };
-        let siblings = accounts.children(parent).filter(|child| Some(child.id) != one);
-        let shared = siblings.map(|child| share(child.size)).fold(0, u32::saturating_add);
-        if !lower && shared.saturating_add(share(size)) > WHOLE {
-            return Err(cannot(format!(
-                "children may not sum above their parent: {} asked, and the other children of \
-                 {name} have {}; up to {} is accepted",
-                percent(share(size)),
-                percent(shared),
-                percent(WHOLE.saturating_sub(shared))
-            )));
-        }
-        if lower || others + wanted <= base {
-            return Ok(());
-        }
-        let left = (base - others).at_least(Amount::ZERO);
-        Err(cannot(format!(
-            "children may not sum above their parent: {wanted} GPU-hours a window asked, and the \
-             other children of {name} have {others} of its {base}; up to {left} GPU-hours ({}) are \
-             accepted",
-            share_of(left, base)
-        )))
-    }
-
-    /// A parent's own budget may not fall below what its children are given in GPU-hours.
-    fn holds_children(&self, account: &Account, size: Size) -> Result<(), Refusal> {
-        let accounts = &self.books.accounts;
-        let above =
-            account.parent.map_or_else(|| accounts.whole(), |up| accounts.base(up, self.now));
-        let wanted = match size {
-            Size::Share(share) => above.part(share.into(), WHOLE.into()),
-            Size::Fixed(amount) => amount,
-        };
-        let children: Amount =
-            accounts.children(account.id).map(|child| child.stated(wanted)).sum();
-        if children <= wanted {
-            return Ok(());
-        }
-        let name = accounts.name(account.id);
-        Err(cannot(format!(
-            "children may not sum above their parent: those of {name} would have {children} \
-             GPU-hours of its {wanted}; cut them first, or give at least {children}"
-        )))
-    }
-
     fn transfer(
         &self,
         from: &AccountPath,
@@ -271,16 +211,19 @@ impl Desk<'_> {
         let spare = accounts
             .path(from.id)
             .take_while(|one| !accounts.path(to.id).any(|other| other.id == one.id))
-            .map(|one| money.sheet.row(one.id))
-            .map(|row| row.limit - row.claim)
+            .map(|one| {
+                let row = money.sheet.row(one.id);
+                let own = accounts.stated(one.id) - one.given(self.now);
+                own.min(row.limit - row.claim)
+            })
             .min()
             .unwrap_or_default()
             .at_least(Amount::ZERO);
         // The reserve of what is given goes with it, so somewhat less than the rest remains.
         if amount > spare {
             return Err(cannot(format!(
-                "{amount} GPU-hours asked; {} can give up to {spare}, what is not claimed of its \
-                 limit",
+                "{amount} GPU-hours asked; {} can give up to {spare}, what is its own and not claimed \
+                 of its limit",
                 accounts.name(from.id)
             )));
         }
@@ -302,11 +245,11 @@ impl Desk<'_> {
     fn ask(&self, path: &AccountPath, size: Size, reason: &str) -> Decided {
         let account = known(self.books, path)?.id;
         need(self.books, account, self.by, Role::Member)?;
-        let reason = reason.trim();
-        if reason.is_empty() || reason.len() > 1000 {
-            return Err(cannot("a request has a reason of 1 to 1000 bytes".to_owned()));
+        let (reason, by) = (words::reason(reason)?.to_owned(), self.by);
+        let same = |ask: &BudgetAsk| ask.size == size && ask.reason == reason;
+        if self.books.asked.get(&(account, by)).is_some_and(same) {
+            return Ok(Vec::new());
         }
-        let (reason, by) = (reason.to_owned(), self.by);
         Ok(vec![Decision::BudgetAsked { account, size, reason, by }])
     }
 
@@ -321,6 +264,14 @@ impl Desk<'_> {
         let parent = self.books.accounts.get(account).and_then(|one| one.parent).unwrap_or(ROOT);
         need(self.books, parent, self.by, Role::Manager)?;
         let Some(ask) = self.books.asked.get(&(account, asked_by)) else {
+            let same = |answer: &BudgetAnswer| {
+                let asked = size.is_none_or(|size| size == answer.size);
+                (answer.by, answer.granted, asked) == (self.by, grant, true)
+            };
+            // Who repeats it has not heard the answer.
+            if self.books.answered.get(&(account, asked_by)).is_some_and(same) {
+                return Ok(Vec::new());
+            }
             return Err(cannot(format!("{asked_by} has asked for nothing in {path}")));
         };
         if size.is_some_and(|size| size != ask.size) {
@@ -338,8 +289,15 @@ impl Desk<'_> {
     }
 
     fn delete(&self, path: &AccountPath) -> Decided {
-        let account = known(self.books, path)?;
+        let account = match self.books.accounts.find_any(path) {
+            Some(account) if account.deleted.is_some() => account,
+            Some(_) | None => known(self.books, path)?,
+        };
         need(self.books, account.parent.unwrap_or(ROOT), self.by, Role::Manager)?;
+        // Who repeats it has not heard the answer.
+        if account.deleted.is_some() {
+            return Ok(Vec::new());
+        }
         let children = self.books.accounts.children(account.id).count();
         let live = self.live_jobs(account.id);
         if children > 0 || live > 0 {
@@ -388,9 +346,4 @@ fn told(size: Size) -> String {
 
 fn cannot(why: String) -> Refusal {
     Refusal::CannotHold { why }
-}
-
-fn share_of(amount: Amount, whole: Amount) -> String {
-    let share = amount.0.saturating_mul(i128::from(WHOLE)).checked_div(whole.0).unwrap_or(0);
-    percent(u32::try_from(share).unwrap_or(0))
 }

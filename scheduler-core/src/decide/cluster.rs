@@ -3,6 +3,7 @@
 use tidegate_model::{NodeId, NodeName, Span, StorageName, TaskExit, TaskId, Timestamp, UserId};
 
 use crate::core::Turn;
+use crate::decide::words;
 use crate::decision::{Decision, Refusal};
 use crate::event::GateRequest;
 use crate::evolve::Broken;
@@ -16,9 +17,10 @@ pub(super) fn drain(
     wanted_by: Option<Timestamp>,
 ) -> Result<(), Broken> {
     let Some(id) = admins_node(turn, node, by)? else { return Ok(()) };
-    if reason.trim().is_empty() {
-        return turn.take(Decision::Refused(Refusal::ReasonMissing));
-    }
+    let reason = match words::reason(reason) {
+        Ok(reason) => reason,
+        Err(refusal) => return turn.take(Decision::Refused(refusal)),
+    };
     let late = wanted_by.map(|at| turn.now().since(at)).filter(|late| *late > Span::ZERO);
     if let Some(late) = late {
         let why =
@@ -28,7 +30,7 @@ pub(super) fn drain(
     // A person's drain is never overwritten: the first owner, reason and instant stand.
     if let Some(known) = turn.books().nodes.get(&id).and_then(|node| node.drain.as_ref()) {
         let same = (known.by, known.reason.as_str(), known.wanted_by);
-        if same == (by, reason.trim(), wanted_by) {
+        if same == (by, reason, wanted_by) {
             return Ok(());
         }
         let (by, reason) = (known.by, &known.reason);
@@ -41,7 +43,7 @@ pub(super) fn drain(
     // What is planned there and does not run yet is planned anew.
     let tasks = turn.books().nodes.get(&id).map(|node| node.tasks.clone()).unwrap_or_default();
     tasks.into_iter().for_each(|task| turn.touch(task.attempt));
-    turn.take(Decision::DrainBegan { node: id, by, reason: reason.trim().to_owned(), wanted_by })
+    turn.take(Decision::DrainBegan { node: id, by, reason: reason.to_owned(), wanted_by })
 }
 
 pub(super) fn resume(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result<(), Broken> {
@@ -68,6 +70,12 @@ pub(super) fn declare_lost(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> 
 
 /// A node that is silent and empty leaves the cluster, and the root's budget with it.
 pub(super) fn remove(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result<(), Broken> {
+    let books = turn.books();
+    let gone = || books.removed.values().any(|removed| removed == node);
+    if books.policy.is_admin(by) && books.node_named(node).is_none() && gone() {
+        // Who repeats it has not heard the answer.
+        return Ok(());
+    }
     let Some(id) = admins_node(turn, node, by)? else { return Ok(()) };
     let (books, seen, now) = (turn.books(), turn.seen(), turn.now());
     let unused = books.nodes.get(&id).is_some_and(|node| {
@@ -139,13 +147,13 @@ pub(super) fn about_gate(
             Ok(()) if known.is_some_and(|gate| gate.rule == *rule) => Ok(()),
             Ok(()) => turn.take(Decision::GateSet { storage, rule: rule.clone(), by }),
         },
-        GateRequest::Pause { reason } if reason.trim().is_empty() => {
-            turn.take(Decision::Refused(Refusal::ReasonMissing))
-        }
         // A person's pause is never overwritten: the first owner, reason and instant stand.
-        GateRequest::Pause { reason } => match pause {
-            Some(first) if (first.by, first.reason.as_str()) == (by, reason.trim()) => Ok(()),
-            Some(first) => {
+        GateRequest::Pause { reason } => match (words::reason(reason), pause) {
+            (Err(refusal), _) => turn.take(Decision::Refused(refusal)),
+            (Ok(reason), Some(first)) if (first.by, first.reason.as_str()) == (by, reason) => {
+                Ok(())
+            }
+            (Ok(_), Some(first)) => {
                 let (by, reason) = (first.by, &first.reason);
                 let why = format!(
                     "{storage} is paused already, by {by}: {reason}; another pause is accepted \
@@ -153,8 +161,8 @@ pub(super) fn about_gate(
                 );
                 turn.take(Decision::Refused(Refusal::CannotHold { why }))
             }
-            None => {
-                let reason = reason.trim().to_owned();
+            (Ok(reason), None) => {
+                let reason = reason.to_owned();
                 turn.take(Decision::GatePaused { storage, by, reason })
             }
         },

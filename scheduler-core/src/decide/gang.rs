@@ -7,6 +7,7 @@ use tidegate_model::{GpuCount, GpuUuid, JobSpec, NodeId, Span, TaskLayout, UserI
 
 use crate::accounts::WHOLE;
 use crate::books::{Books, Place};
+use crate::decide::words;
 use crate::policy::{Kind, part_of, percent};
 
 /// How many nodes a gang takes and how many GPUs on each.
@@ -96,9 +97,19 @@ pub(crate) fn servable(books: &Books, ask: Ask<'_>) -> Result<(), ShapeError> {
     }
     let kinds = kinds(books, ask.spec);
     if let (Some(name), true) = (&ask.spec.gpu_type, kinds.is_empty()) {
-        let known: Vec<_> = sharing.gpu_types.iter().map(|rule| rule.name.as_str()).collect();
-        let known = if known.is_empty() { "gpu".to_owned() } else { known.join(", ") };
+        let known = match sharing.gpu_types.as_slice() {
+            [] => "gpu".to_owned(),
+            rules => words::any_of(rules.iter().map(|rule| rule.name.to_string())),
+        };
         let why = format!("gpu_type {name} is not known here; {known} is accepted");
+        return Err(ShapeError::Never { why });
+    }
+    let there: BTreeSet<Kind> =
+        makes.keys().filter(|make| make.size > 0).map(|make| make.kind).collect();
+    if let (Some(name), false) = (&ask.spec.gpu_type, kinds.iter().any(|kind| there.contains(kind)))
+    {
+        let have = words::any_of(there.iter().map(|kind| sharing.kind_name(*kind).to_owned()));
+        let why = format!("gpu_type {name}: no node has GPUs of that kind; {have} is accepted");
         return Err(ShapeError::Never { why });
     }
     let fits = |kind: &Kind| {

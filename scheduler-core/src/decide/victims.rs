@@ -18,7 +18,7 @@ use crate::books::{Attempt, Books, Job};
 use crate::decide::gang::Shape;
 use crate::decide::gate;
 use crate::decide::money::{Claimant, Money};
-use crate::decide::spots::{Occupant, Spot};
+use crate::decide::spots::{Occupant, Spot, save_grace};
 use crate::decision::{Grounds, Right, SaveReason, Standing};
 use crate::money::Amount;
 use crate::observations::Observations;
@@ -173,7 +173,8 @@ pub(crate) fn cost(books: &Books, job: &Job, attempt: &Attempt, now: Timestamp) 
     attempt.gpus().held_for(span).0
 }
 
-/// How long the job took to save the last time it did; else what its bytes take at its gate.
+/// How long the job took to save the last time it did; else what its bytes take at its gate. Never longer
+/// than it is let.
 pub(crate) fn expected_save(books: &Books, job: &Job) -> Span {
     let saved = job.attempts.iter().rev().find_map(|attempt| {
         let admitted = attempt.save?.admitted?;
@@ -182,7 +183,18 @@ pub(crate) fn expected_save(books: &Books, job: &Job) -> Span {
         Some(ended.since(admitted))
     });
     let at_gate = || gate::expected_write(books, job, job.active_attempt()?);
-    saved.or_else(at_gate).unwrap_or(EXPECTED_SAVE)
+    saved.or_else(at_gate).unwrap_or(EXPECTED_SAVE).min(longest_save(books, job))
+}
+
+/// After which it is gone, saved or not: its grace and that of its stop. Without a way to save there
+/// is only the stop.
+fn longest_save(books: &Books, job: &Job) -> Span {
+    let save = match (job.active_attempt(), &job.spec.checkpoint) {
+        (Some(attempt), _) => save_grace(books, job, attempt),
+        (None, Some(offer)) => offer.grace,
+        (None, None) => Span::ZERO,
+    };
+    Span(save.0.saturating_add(job.spec.grace.0))
 }
 
 /// How long the job took to start the last time it did.

@@ -2,7 +2,7 @@
 
 use super::{Applied, Stamp, ensure};
 use crate::accounts::{Account, AccountId, Cut, Edit, MAX_EDITS_KEPT, ROOT, Role, Size, Transfer};
-use crate::books::{Books, BudgetAsk};
+use crate::books::{ANSWER_KEPT, Books, BudgetAnswer, BudgetAsk};
 use crate::decision::Decision;
 use crate::money::Amount;
 use tidegate_model::{AccountPath, Timestamp, UserId};
@@ -25,26 +25,27 @@ impl Books {
                 self.set_budget(*account, Edit { at: stamp.at, by: *by, size: *size, cut: *cut })
             }
             Decision::BudgetTransferred { from, to, amount, until, by, key } => {
-                let key = key.map(|key| (*by, key));
-                let taken = Transfer { amount: Amount::ZERO - *amount, until: *until, key };
-                let given = Transfer { amount: *amount, until: *until, key };
-                self.transfer(stamp.at, (*from, taken), (*to, given))
+                let (from, to, key) = (*from, *to, key.map(|key| (*by, key)));
+                let given = Transfer { from, to, amount: *amount, until: *until, key };
+                self.transfer(stamp.at, given)
             }
             Decision::BudgetAsked { account, size, reason, by } => {
                 let ask = BudgetAsk { size: *size, reason: reason.clone(), at: stamp.at };
                 self.asked.insert((*account, *by), ask);
                 Ok(())
             }
-            Decision::BudgetAnswered { account, asked_by, granted: _, by: _ } => {
-                let asked = self.asked.remove(&(*account, *asked_by));
-                ensure(asked.is_some(), "only what was asked is answered")
+            Decision::BudgetAnswered { account, asked_by, granted, by } => {
+                let who = (*account, *asked_by);
+                let ask = self.asked.remove(&who).ok_or("only what was asked is answered")?;
+                let (size, granted, by, at) = (ask.size, *granted, *by, stamp.at);
+                self.answered.retain(|_, answer| at.since(answer.at) < ANSWER_KEPT);
+                self.answered.insert(who, BudgetAnswer { size, granted, by, at });
+                Ok(())
             }
             Decision::AccountDeleted { account, by: _ } => {
                 ensure(*account != ROOT, "the root stays")?;
                 ensure(self.accounts.is_leaf(*account), "an account with children stays")?;
-                self.account(*account)?.deleted = Some(stamp.at);
-                self.accounts.grow();
-                Ok(())
+                self.delete_account(*account, stamp.at)
             }
             Decision::RoleSet { account, user, role, by: _ } => {
                 self.set_role(*account, *user, *role)
@@ -106,15 +107,30 @@ impl Books {
         Ok(())
     }
 
+    /// What it spent stays with its parent and waits for a new one of its name. What it gave returns to
+    /// it and goes with it, what it was given returns to the givers; its people and what they asked
+    /// for go as well.
+    fn delete_account(&mut self, id: AccountId, at: Timestamp) -> Applied {
+        let entry = self.account(id)?;
+        entry.deleted = Some(at);
+        entry.roles.clear();
+        self.asked.retain(|(account, _), _| *account != id);
+        self.answered.retain(|(account, _), _| *account != id);
+        let is_of = |one: &Transfer| one.from == id || one.to == id;
+        let party = |account: &&Account| account.transfers.iter().any(is_of);
+        let parties: Vec<_> = self.accounts.all().filter(party).map(|account| account.id).collect();
+        for party in parties {
+            self.account(party)?.transfers.retain(|one| !is_of(one));
+        }
+        self.accounts.grow();
+        Ok(())
+    }
+
     /// Moves GPU-time at both accounts and at their ancestors up to the common one.
-    fn transfer(
-        &mut self,
-        now: Timestamp,
-        (from, taken): (AccountId, Transfer),
-        (to, given): (AccountId, Transfer),
-    ) -> Applied {
+    fn transfer(&mut self, now: Timestamp, given: Transfer) -> Applied {
+        let taken = Transfer { amount: Amount::ZERO - given.amount, ..given };
         let path = |id| self.accounts.path(id).map(|account| account.id).collect::<Vec<_>>();
-        let (above_from, above_to) = (path(from), path(to));
+        let (above_from, above_to) = (path(given.from), path(given.to));
         let alone = |own: &[AccountId], other: &[AccountId]| {
             own.iter().filter(|id| !other.contains(id)).copied().collect::<Vec<_>>()
         };

@@ -70,7 +70,7 @@ fn reserved(pass: &Pass<'_>, job: &Job) -> Option<Explanation> {
          GPU-hours of its account are set aside",
         listed(&nodes),
         away(held.at, now),
-        away(at, now),
+        at_latest(at, now),
         held.pledge
     );
     let numbers = [("at_ms", at.0), ("from_ms", held.at.0), ("firm", 1)];
@@ -286,7 +286,7 @@ pub(super) fn for_checkpoints(books: &Books, now: Timestamp, attempt: &Attempt) 
         "{}: {} to save and leave, at the latest {}",
         attempt.id,
         listed(&left),
-        away(until, now)
+        at_latest(until, now)
     );
     let numbers = BTreeMap::from([
         ("attempt", u64::from(attempt.id.number)),
@@ -314,7 +314,7 @@ pub(super) fn standing(attempt: &Attempt, now: Timestamp) -> String {
 }
 
 /// Why an attempt is to leave, and how far it is.
-pub(super) fn saving(books: &Books, attempt: &Attempt) -> String {
+pub(super) fn saving(books: &Books, attempt: &Attempt, now: Timestamp) -> String {
     let Some(save) = attempt.save else { return String::new() };
     let why = match save.why {
         SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {grounds}"),
@@ -323,18 +323,22 @@ pub(super) fn saving(books: &Books, attempt: &Attempt) -> String {
             format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))
         }
     };
-    let job = books.jobs.get(&attempt.id.job);
-    let ends = job.and_then(|job| grace_ends(books, job, attempt));
-    match (save.admitted, ends) {
-        (Some(admitted), Some(ends)) => {
-            format!(
-                "it saves and leaves within {} ({why}, {})",
-                ends.since(admitted),
-                save.decision
-            )
+    let record = save.decision;
+    match leaves_by(books, attempt) {
+        Some(ends) if ends <= now => {
+            format!("its time to save is over, and it is stopped ({why}, {record})")
         }
-        _ => format!("it runs on until its turn to save ({why}, {})", save.decision),
+        Some(ends) => {
+            let left = up_to_seconds(ends.since(now));
+            format!("it saves and leaves within {left} ({why}, {record})")
+        }
+        None => format!("it runs on until its turn to save ({why}, {record})"),
     }
+}
+
+/// When the grace of an attempt that may save is over.
+pub(super) fn leaves_by(books: &Books, attempt: &Attempt) -> Option<Timestamp> {
+    grace_ends(books, books.jobs.get(&attempt.id.job)?, attempt)
 }
 
 fn whole_seconds(span: Span) -> Span {
@@ -344,6 +348,16 @@ fn whole_seconds(span: Span) -> Span {
 fn away(at: Timestamp, now: Timestamp) -> String {
     let whole = whole_seconds(at.since(now));
     if whole == Span::ZERO { "now".to_owned() } else { format!("in {whole}") }
+}
+
+/// A bound is not told shorter than it is.
+fn at_latest(at: Timestamp, now: Timestamp) -> String {
+    let whole = up_to_seconds(at.since(now));
+    if whole == Span::ZERO { "now".to_owned() } else { format!("in {whole}") }
+}
+
+fn up_to_seconds(span: Span) -> Span {
+    Span(span.0.div_ceil(1000).saturating_mul(1000))
 }
 
 fn listed(names: &[String]) -> String {

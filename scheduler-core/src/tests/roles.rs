@@ -100,8 +100,9 @@ fn prepared(root_is_managed: bool) -> (Lab, Jobs) {
     if root_is_managed {
         role(&mut lab, None, "root", Some(Role::Manager));
     }
-    let ask = request_of("ask p/x");
-    lab.apply(&Event::AccountRequested { by: user("member"), request: ask.unwrap() });
+    let (account, size) = ("p/x".parse().unwrap(), Size::Share(1));
+    let request = AccountRequest::Ask { account, size, reason: "an earlier one".to_owned() };
+    lab.apply(&Event::AccountRequested { by: user("member"), request });
     lab.drain(2);
     lab.pass_with(Span::hours(2), &[1, 2]);
     (lab, Jobs { parked, live })
@@ -221,4 +222,20 @@ fn every_request_is_taken_from_whom_its_role_allows_and_refused_from_all_others(
 #[test]
 fn where_nobody_is_named_all_may_submit_and_ask_and_only_managers_above_may_more() {
     check(OPEN, &prepared(false));
+}
+
+#[test]
+fn a_deleted_account_takes_its_people_and_their_requests_along() {
+    let (mut lab, _) = prepared(false);
+    let there = |lab: &Lab| lab.core.books().accounts.find(&"p/w".parse().unwrap()).cloned();
+    let asked = |lab: &Lab| lab.core.books().asked.len();
+    let (account, size) = ("p/w".parse().unwrap(), Size::Share(1));
+    let ask = AccountRequest::Ask { account, size, reason: "why".to_owned() };
+    lab.apply(&Event::AccountRequested { by: user("here"), request: ask });
+    assert_eq!((there(&lab).unwrap().roles.len(), asked(&lab)), (1, 2));
+    let delete = AccountRequest::Delete { account: "p/w".parse().unwrap() };
+    lab.apply(&Event::AccountRequested { by: UserId(0), request: delete });
+    assert_eq!((there(&lab), asked(&lab)), (None, 1));
+    lab.set("p/w", 20);
+    assert_eq!(there(&lab).unwrap().roles.len(), 0);
 }

@@ -23,6 +23,7 @@ enum Step {
     Restart,
     Budget { account: u8, percent: u8, now: bool },
     Transfer { from: u8, to: u8, hours: u8 },
+    Delete(u8),
     Ask(u8, u8),
 }
 
@@ -67,6 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any(), any(), proptest::bool::ANY)
             .prop_map(|(account, percent, now)| Step::Budget { account, percent, now }),
         1 => (any(), any(), any()).prop_map(|(from, to, hours)| Step::Transfer { from, to, hours }),
+        1 => any().prop_map(Step::Delete),
         2 => (any(), any()).prop_map(|(job, what)| Step::Ask(job, what)),
     ]
 }
@@ -149,6 +151,10 @@ fn take(lab: &mut Lab, names: &Names, step: &Step) {
             let amount = Amount::gpu_hours(hours.into());
             let (permanent, key) = (hours % 4 == 0, None);
             request(lab, AccountRequest::Transfer { from, to, amount, permanent, key });
+        }
+        Step::Delete(a) => {
+            let account = account(names, a).parse().unwrap();
+            request(lab, AccountRequest::Delete { account });
         }
         Step::Ask(index, what) => {
             let request = match what % 4 {

@@ -7,7 +7,7 @@ use tidegate_model::Timestamp;
 use super::{Column, LEFT, RIGHT, below, pairs, table};
 use crate::amount::GpuTime;
 use crate::show::text::{about, counted, plain};
-use crate::show::time::{age, ago, relative, rounded, until};
+use crate::show::time::{age, ago, latest as at_latest, relative, rounded, until};
 use crate::view::job::{Attempt, Commit, Job, Reservation, Save};
 use crate::view::spec::{After, Checkpoint, Spec};
 use crate::view::state::Standing;
@@ -181,7 +181,7 @@ fn reserved(held: &Reservation, now: Timestamp) -> String {
     let nodes = nodes.collect::<Vec<_>>().join(", ");
     let at = relative(held.at_ms, now);
     let latest = held.latest_ms.filter(|latest| *latest != held.at_ms);
-    let latest = latest.map(|at| format!(" and empty at the latest {}", relative(at, now)));
+    let latest = latest.map(|at| format!(" and empty at the latest {}", at_latest(at, now)));
     let latest = latest.unwrap_or_default();
     format!(
         "{nodes}; its own from {at}{latest}, made {}, {} GPU-h pledged",

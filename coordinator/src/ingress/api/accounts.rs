@@ -67,6 +67,8 @@ impl Api {
             | AccountRequest::SetRole { .. } => None,
         };
         let answer = status::ask(&self.engine, Event::AccountRequested { by, request }).await?;
-        Ok(v1::ChangeReply { changed: answer == Answer::Changed, replaced })
+        let changed = answer == Answer::Changed;
+        // What is asked again takes the place of nothing.
+        Ok(v1::ChangeReply { changed, replaced: replaced.filter(|_| changed) })
     }
 }

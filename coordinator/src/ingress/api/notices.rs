@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::Api;
+use crate::ingress::status;
 use crate::journal::redb_store::Reader;
 use crate::notices::allow::AllowList;
 use crate::notices::{Page, read};
@@ -43,7 +44,7 @@ impl Notices {
     pub(super) fn check(&self, spec: &JobSpec) -> Result<(), Status> {
         let Some(url) = &spec.notify_url else { return Ok(()) };
         let checked = self.allow.check(url);
-        checked.map_err(|why| Status::invalid_argument(format!("notify_url: {why}")))
+        checked.map_err(|why| Status::invalid_argument(status::cut(format!("notify_url: {why}"))))
     }
 
     async fn read(&self, after: DecisionSeq) -> Result<Page, Status> {

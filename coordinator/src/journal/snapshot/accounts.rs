@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use scheduler_core::{Account, AccountId, BudgetAsk, Edit, Pledge, Purse, Rate, Transfer, Window};
+use scheduler_core::{
+    Account, AccountId, BudgetAnswer, BudgetAsk, Edit, Pledge, Purse, Rate, Transfer, Window,
+};
 use tidegate_model::{Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, amount_bytes, optional, required};
@@ -11,6 +13,8 @@ use crate::translate;
 
 pub(super) fn message(account: &Account) -> wire::Account {
     let transfer = |one: &Transfer| wire::Transfer {
+        from: one.from.0,
+        to: one.to.0,
         amount: amount_bytes(one.amount.0),
         until_ms: one.until.map(|until| until.0),
         key: one.key.map(|(_, key)| key.to_string()).unwrap_or_default(),
@@ -49,7 +53,8 @@ pub(super) fn account(message: wire::Account) -> Result<Account, WireError> {
     let transfer = |one: wire::Transfer| -> Result<_, WireError> {
         let amount = translate::money(&one.amount, "Transfer.amount")?;
         let key = optional(&one.key, "Transfer.key")?.map(|key| (UserId(one.by), key));
-        Ok(Transfer { amount, until: one.until_ms.map(Timestamp), key })
+        let (from, to) = (AccountId(one.from), AccountId(one.to));
+        Ok(Transfer { from, to, amount, until: one.until_ms.map(Timestamp), key })
     };
     let edit = |one: wire::Edit| -> Result<_, WireError> {
         let (at, by, cut) = (Timestamp(one.at_ms), UserId(one.by), translate::cut(one.now));
@@ -136,4 +141,25 @@ pub(super) fn ask(message: wire::BudgetAsk) -> Result<((AccountId, UserId), Budg
     let size = translate::size(message.size)?;
     let ask = BudgetAsk { size, reason: message.reason, at: Timestamp(message.at_ms) };
     Ok(((AccountId(message.account), UserId(message.user)), ask))
+}
+
+pub(super) fn answer_message(
+    ((account, user), answer): (&(AccountId, UserId), &BudgetAnswer),
+) -> wire::BudgetAnswer {
+    wire::BudgetAnswer {
+        account: account.0,
+        user: user.0,
+        size: Some(translate::size_message(answer.size)),
+        granted: answer.granted,
+        by: answer.by.0,
+        at_ms: answer.at.0,
+    }
+}
+
+pub(super) fn answer(
+    message: wire::BudgetAnswer,
+) -> Result<((AccountId, UserId), BudgetAnswer), WireError> {
+    let (size, by) = (translate::size(message.size)?, UserId(message.by));
+    let answer = BudgetAnswer { size, granted: message.granted, by, at: Timestamp(message.at_ms) };
+    Ok(((AccountId(message.account), UserId(message.user)), answer))
 }
