@@ -25,6 +25,7 @@ use crate::node::{Action, Node, TaskStatus};
 use crate::orders::{Orders, Outcome};
 use crate::ports::Ports;
 use crate::procs::Procs;
+use crate::renewals::Renewals;
 use crate::reporting::{Now, Reporting};
 use crate::sense::gpu::{Gpus, Heard};
 use crate::sense::host;
@@ -114,6 +115,7 @@ struct Shell {
     verifying: BTreeMap<TaskId, Verifying>,
     orders: Option<Orders>,
     reporting: Option<Reporting>,
+    renewals: Renewals,
     greeting: watch::Sender<Option<Hello>>,
     refused: Option<ClusterId>,
     events: mpsc::Sender<Event>,
@@ -158,6 +160,7 @@ impl Shell {
             verifying: BTreeMap::new(),
             orders: None,
             reporting: None,
+            renewals: Renewals::default(),
             greeting,
             refused: None,
             events,
@@ -207,6 +210,11 @@ impl Shell {
                 }
             }
             LinkEvent::ReadLog(ask) => self.read_log(&ask),
+            LinkEvent::Renewed(number) => {
+                if let Some(at) = self.renewals.answered(number) {
+                    self.node.was_heard(at);
+                }
+            }
             LinkEvent::OpenTerminal(ask) => self.terminals.open(ask),
             LinkEvent::Closed => self.reporting = None,
         }
@@ -239,7 +247,7 @@ impl Shell {
                 self.node.starter_knows(tasks);
                 self.orders = Some(Orders::over(outbox));
             }
-            StarterEvent::Changed(task, facts) => self.node.status_changed(task, facts),
+            StarterEvent::Changed(task, facts) => self.node.status_changed(task, *facts),
             StarterEvent::Disconnected => self.orders = None,
             StarterEvent::Answered(id, refused) => {
                 let Some(orders) = &mut self.orders else { return };
@@ -275,8 +283,10 @@ impl Shell {
             let ledger = self.node.ledger();
             let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
             let tasks = self.node.report();
-            let idle = self.idleness.idle(Instant::now());
-            reporting.report(Now { facts: &self.facts, tasks: &tasks, applied, idle: &idle });
+            let (idle, asks) = (self.idleness.idle(Instant::now()), self.node.open_asks());
+            let (facts, renewals) = (&self.facts, &mut self.renewals);
+            let now = Now { facts, tasks: &tasks, applied, idle: &idle, asks: &asks };
+            reporting.report(now, renewals);
         }
     }
 
@@ -310,6 +320,11 @@ impl Shell {
                     info!(%task, %request, %why, "asking it to save");
                 }
             }
+            Action::Permit { task, permit } => {
+                if let Some(orders) = &mut self.orders {
+                    orders.permit(task, &permit);
+                }
+            }
             Action::Stop { task, stop } => {
                 if let Some(orders) = &mut self.orders
                     && orders.stop(task, &stop)
@@ -327,7 +342,8 @@ impl Shell {
 
     fn heartbeat(&mut self) {
         if let Some(reporting) = &self.reporting {
-            reporting.heartbeat();
+            let renews = !self.node.open_asks().is_empty();
+            reporting.heartbeat(renews.then_some(&mut self.renewals));
         }
         self.refuse_hung();
         let used = self.node.used_gpus();
