@@ -11,6 +11,7 @@ pub mod durable;
 pub mod environment;
 mod frames;
 pub mod idle;
+pub mod job_client;
 pub mod job_protocol;
 pub mod ledger;
 mod ledger_file;
