@@ -1,6 +1,8 @@
-//! `tidegate-agent job`, run by scripts in a task.
+//! What jobs use to talk to their socket: `tidegate-agent job`, and the clients in `examples`.
 
 use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tidegate_agent::permits::PermitRecord;
 use tidegate_agent::record::ExitRecord;
@@ -9,6 +11,7 @@ use tidegate_agent::starter::protocol::Verb;
 use tidegate_model::{Span, WriteClass};
 
 use crate::bench::{Bench, task};
+use crate::job_socket::python;
 
 const T: &str = "job-1.1.0";
 
@@ -105,4 +108,50 @@ fn a_script_says_hello_asks_and_commits() {
     let line = bench.wait_line(T, |line| line.commit.is_some());
     assert_eq!(line.commit.unwrap().bytes, 3);
     assert!(fs::exists(bench.dir.path().join("c/d/a")).unwrap());
+}
+
+/// Writes 20,000 bytes at 40,000 in a second; how long that took.
+fn paced(bench: &mut Bench) -> Duration {
+    answer(bench, |ask| granted(ask, Some(40_000)));
+    let began = Instant::now();
+    let line = bench.wait_line(T, |line| line.ask.is_some_and(|ask| ask.done));
+    let took = began.elapsed();
+    assert_eq!(bench.ended(T), ExitRecord::Exited(0), "{}", bench.output(T, "stderr"));
+    assert_eq!(line.ask.unwrap().bytes, 20_000);
+    assert_eq!(fs::read(bench.dir.path().join("model")).unwrap(), vec![0; 20_000]);
+    took
+}
+
+#[test]
+fn the_example_clients_keep_to_the_rate_they_are_granted() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    let program = "
+import sys
+sys.path.insert(0, sys.argv[1])
+import client, os
+job = client.Job()
+with job.permit(bytes=20000, kind='final'):
+    with open('model', 'wb') as file:
+        job.write(file, bytes(20000))
+os.mkdir('checkpoint')
+os.rename('model', 'checkpoint/model')
+job.commit(3, 'checkpoint')
+os.link('checkpoint/model', 'model')
+assert job.asked_to_save() is None and job.identity['task'] == 'job-1.1.0'
+";
+    let mut bench = Bench::started();
+    let launch = python(&bench, &[program, examples]);
+    bench.start(T, launch).unwrap();
+    let took = paced(&mut bench);
+    assert!(took >= Duration::from_millis(450), "{took:?}");
+    bench.wait_line(T, |line| line.commit.as_ref().is_some_and(|commit| commit.bytes == 20_000));
+    let mut bench = Bench::started();
+    let client = bench.dir.path().join("client");
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--edition", "2024", "-o"]).arg(&client).arg(format!("{examples}/client.rs"));
+    assert!(rustc.status().unwrap().success(), "it needs nothing but the standard library");
+    let launch = bench.launch(&[&client.display().to_string(), "model", "20000"]);
+    bench.start(T, launch).unwrap();
+    let took = paced(&mut bench);
+    assert!(took >= Duration::from_millis(450), "{took:?}");
 }
