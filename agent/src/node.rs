@@ -282,6 +282,14 @@ impl Node {
         idle.retain(|task, _| prepared.contains_key(task));
     }
 
+    /// Tasks that run.
+    #[must_use]
+    pub fn running(&self) -> Vec<TaskId> {
+        let starter = self.starter.iter().flatten();
+        let running = starter.filter(|(_, facts)| facts.status == TaskStatus::Running);
+        running.map(|(task, _)| *task).collect()
+    }
+
     /// GPUs of tasks that run: those a sample is of.
     #[must_use]
     pub fn used_gpus(&self) -> Vec<GpuUuid> {

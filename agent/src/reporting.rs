@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tidegate_model::{Bytes, Epoch, Generation, Span, TaskId};
+use tidegate_model::{Bandwidth, Bytes, Epoch, Generation, Span, TaskId};
 use tidegate_proto::link::{NodeFacts, Report, TaskReport};
 use tidegate_proto::v1;
 use tokio::sync::mpsc;
@@ -29,6 +29,7 @@ struct Said {
     facts: NodeFacts,
     tasks: BTreeMap<TaskId, TaskReport>,
     idle: BTreeMap<TaskId, Instant>,
+    writes: BTreeMap<TaskId, Bandwidth>,
     at: Instant,
 }
 
@@ -42,6 +43,8 @@ pub(crate) struct Now<'a> {
     pub(crate) idle: &'a BTreeMap<TaskId, Instant>,
     /// Tasks with an open ask, and since when.
     pub(crate) asks: &'a BTreeMap<TaskId, SinceBoot>,
+    /// What tasks write, of those that do.
+    pub(crate) writes: &'a BTreeMap<TaskId, Bandwidth>,
 }
 
 impl Reporting {
@@ -61,10 +64,13 @@ impl Reporting {
         if !now.asks.is_empty() {
             report.renew = renewals.next(at);
         }
+        let mut writes = self.said.as_ref().map(|said| said.writes.clone()).unwrap_or_default();
+        writes.extend(report.writes.clone());
+        writes.retain(|_, rate| rate.0 > 0);
         if self.send(v1::from_agent::Message::Report(report.into())) {
             let (facts, idle) = (now.facts.clone(), now.idle.clone());
             let tasks = now.tasks.clone();
-            self.said = Some(Said { facts, tasks, idle, at: Instant::now() });
+            self.said = Some(Said { facts, tasks, idle, writes, at: Instant::now() });
         }
     }
 
@@ -84,7 +90,7 @@ impl Reporting {
     }
 
     fn news(&self, now: Now<'_>) -> Option<Report> {
-        let Now { facts, tasks, applied, idle, asks: _ } = now;
+        let Now { facts, tasks, applied, idle, asks: _, writes } = now;
         let Some(said) = &self.said else {
             let (facts, tasks) = (Some(facts.clone()), tasks.clone());
             let idle = idle.iter().map(|(task, since)| (*task, Some(passed(*since)))).collect();
@@ -94,6 +100,7 @@ impl Reporting {
                 tasks,
                 applied,
                 idle,
+                writes: writes.clone(),
                 ..Report::default()
             });
         };
@@ -113,15 +120,29 @@ impl Reporting {
         let begun = begun.map(|(task, since)| (*task, Some(passed(*since))));
         let over = said.idle.keys().filter(|task| !idle.contains_key(task));
         let idle: BTreeMap<_, _> = over.map(|task| (*task, None)).chain(begun).collect();
-        if tasks.is_empty() && facts.is_none() && idle.is_empty() {
+        let writes = changed_writes(&said.writes, writes);
+        if tasks.is_empty() && facts.is_none() && idle.is_empty() && writes.is_empty() {
             return None;
         }
-        Some(Report { complete: false, facts, tasks, applied, idle, ..Report::default() })
+        Some(Report { facts, tasks, applied, idle, writes, ..Report::default() })
     }
 
     fn send(&self, message: v1::from_agent::Message) -> bool {
         self.outbox.try_send(from_agent(message)).is_ok()
     }
+}
+
+/// What differs by more than a tenth from what was said; zero = no more.
+fn changed_writes(
+    said: &BTreeMap<TaskId, Bandwidth>,
+    now: &BTreeMap<TaskId, Bandwidth>,
+) -> BTreeMap<TaskId, Bandwidth> {
+    let over = said.keys().filter(|task| !now.contains_key(task));
+    let over = over.map(|task| (*task, Bandwidth(0)));
+    let changed = now.iter().filter(|(task, rate)| {
+        said.get(task).is_none_or(|said| rate.0.abs_diff(said.0) > said.0 / 10)
+    });
+    over.chain(changed.map(|(task, rate)| (*task, *rate))).collect()
 }
 
 /// Whether only the words of its job of how much it has written differ.
@@ -161,7 +182,7 @@ mod tests {
 
     fn report(reporting: &mut Reporting, facts: &NodeFacts, tasks: &BTreeMap<TaskId, TaskReport>) {
         let (idle, asks) = (&BTreeMap::new(), &BTreeMap::new());
-        let now = Now { facts, tasks, applied: None, idle, asks };
+        let now = Now { facts, tasks, applied: None, idle, asks, writes: &BTreeMap::new() };
         reporting.report(now, &mut Renewals::default());
     }
 
@@ -225,8 +246,14 @@ mod tests {
         let tasks = BTreeMap::from([(task, TaskSeen::Running.into())]);
         let idle = BTreeMap::from([(task, Instant::now())]);
         let mut told = |idle: &BTreeMap<TaskId, Instant>| {
-            let now =
-                Now { facts: &facts, tasks: &tasks, applied: None, idle, asks: &BTreeMap::new() };
+            let now = Now {
+                facts: &facts,
+                tasks: &tasks,
+                applied: None,
+                idle,
+                asks: &BTreeMap::new(),
+                writes: &BTreeMap::new(),
+            };
             reporting.report(now, &mut Renewals::default());
             let told = next(&mut outbox)?.idle.into_iter();
             Some(told.map(|(task, span)| (task, span.is_some())).collect::<Vec<_>>())
@@ -259,7 +286,14 @@ mod tests {
             let tasks = BTreeMap::from([(task, TaskReport { ask, ..TaskSeen::Running.into() })]);
             let asks = [(task, record.asked_ms)].into_iter().filter(|_| !record.done);
             let (idle, asks) = (&BTreeMap::new(), &asks.collect());
-            let now = Now { facts: &facts, tasks: &tasks, applied: None, idle, asks };
+            let now = Now {
+                facts: &facts,
+                tasks: &tasks,
+                applied: None,
+                idle,
+                asks,
+                writes: &BTreeMap::new(),
+            };
             reporting.report(now, &mut renewals);
             let told = next(&mut outbox)?;
             Some((told.renew, told.tasks.get(&task)?.ask?))
@@ -274,5 +308,27 @@ mod tests {
         assert_eq!((number, ask.ask.number, ask.written), (2, 2, Bytes(3)));
         let (number, ask) = told(AskRecord { done: true, ..second }).unwrap();
         assert_eq!((number, ask.done), (0, true), "nothing is to be renewed");
+    }
+
+    #[test]
+    fn what_a_task_writes_is_news_when_it_changes_by_a_tenth_and_when_it_ends() {
+        let (sender, mut outbox) = mpsc::channel(1);
+        let mut reporting = Reporting::over(sender);
+        let (facts, idle, asks) = (facts(""), BTreeMap::new(), BTreeMap::new());
+        let task: TaskId = "job-1.1.0".parse().unwrap();
+        let mut told = |rate: Option<u64>| {
+            let writes = &rate.map(|rate| (task, Bandwidth(rate))).into_iter().collect();
+            let tasks = &BTreeMap::new();
+            let (facts, idle, asks) = (&facts, &idle, &asks);
+            let now = Now { facts, tasks, applied: None, idle, asks, writes };
+            reporting.report(now, &mut Renewals::default());
+            Some(next(&mut outbox)?.writes.get(&task)?.0)
+        };
+        assert_eq!(told(Some(100)), Some(100), "in the complete report");
+        assert_eq!(told(Some(110)), None);
+        assert_eq!(told(Some(111)), Some(111));
+        assert_eq!(told(Some(102)), None);
+        assert_eq!(told(None), Some(0));
+        assert_eq!(told(None), None);
     }
 }

@@ -29,6 +29,7 @@ use crate::renewals::Renewals;
 use crate::reporting::{Now, Reporting};
 use crate::sense::gpu::{Gpus, Heard};
 use crate::sense::host;
+use crate::sense::writes::Writes;
 use crate::starter_link::{self, StarterEvent};
 use crate::terminal::Terminals;
 use crate::{durable, logs};
@@ -106,6 +107,7 @@ struct Shell {
     ports: Ports,
     gpus: Gpus,
     idleness: Idleness,
+    writes: Writes,
     /// A sample is asked for: a driver that hangs is not asked for another.
     sampling: bool,
     facts: NodeFacts,
@@ -153,6 +155,7 @@ impl Shell {
             terminals: Terminals::new(config.coordinator_socket.clone(), config.tasks_dir()),
             ports: Ports::of(config.master_ports),
             gpus,
+            writes: Writes::default(),
             idleness: Idleness::every(Duration::from_millis(config.heartbeat.0)),
             sampling: false,
             facts,
@@ -284,9 +287,10 @@ impl Shell {
             let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
             let tasks = self.node.report();
             let (idle, asks) = (self.idleness.idle(Instant::now()), self.node.open_asks());
-            let (facts, renewals) = (&self.facts, &mut self.renewals);
-            let now = Now { facts, tasks: &tasks, applied, idle: &idle, asks: &asks };
-            reporting.report(now, renewals);
+            let (facts, writes) = (&self.facts, self.writes.rates());
+            let (idle, asks, writes) = (&idle, &asks, &writes);
+            let now = Now { facts, tasks: &tasks, applied, idle, asks, writes };
+            reporting.report(now, &mut self.renewals);
         }
     }
 
@@ -346,6 +350,9 @@ impl Shell {
             reporting.heartbeat(renews.then_some(&mut self.renewals));
         }
         self.refuse_hung();
+        let tasks = self.config.tasks_dir();
+        let running = self.node.running();
+        self.writes.look(&Procs::default(), &tasks, &running, Instant::now());
         let used = self.node.used_gpus();
         if !self.sampling && !used.is_empty() {
             self.sampling = self.gpus.sample(used);

@@ -138,3 +138,26 @@ async fn an_answer_to_an_earlier_ask_is_not_handed_on() {
     let (_client, told) = heard(client).await;
     assert_eq!(told["grant"]["permit"], 2);
 }
+
+#[tokio::test]
+async fn what_a_task_writes_is_measured_also_in_a_child_and_is_nothing_when_it_stops() {
+    let mut node = Node::new();
+    let mut link = node.link().await;
+    link.begin().await;
+    link.plan(1, &[(T, prepare())]).await;
+    link.seen(T, is_prepared).await;
+    let write = "until [ -e go ]; do head -c 1000000 /dev/zero >/dev/null; sleep 0.01; done";
+    let script = format!("sh -c '{write}'; until [ -e end ]; do sleep 0.01; done");
+    link.plan(2, &[(T, node.run(&script))]).await;
+    let writes = async |link: &mut Link| loop {
+        if let Some(rate) = link.report().await.writes.get(&task(T)) {
+            return rate.0;
+        }
+    };
+    let rate = writes(&mut link).await;
+    assert!((1 << 20..1_000_000_000).contains(&rate), "{rate}");
+    node.bench.touch("go");
+    while writes(&mut link).await > 0 {}
+    node.bench.touch("end");
+    link.ended(T).await;
+}
