@@ -144,6 +144,14 @@ impl Procs {
         parse_disposition(&status, signal.as_raw())
     }
 
+    /// The name of the program that a process runs, cut to 15 bytes; none if there is no such
+    /// process.
+    #[must_use]
+    pub fn program(&self, pid: i32) -> Option<String> {
+        let name = fs::read_to_string(self.of(pid).join("comm")).ok()?;
+        Some(name.trim_end().to_owned())
+    }
+
     /// Bytes that a process and its children that have ended gave to writes of any kind; none if
     /// there is no such process, or it is another user's.
     #[must_use]

@@ -10,6 +10,7 @@
 
 mod agent;
 mod bench;
+mod field;
 mod job_command;
 mod job_socket;
 mod permits;
