@@ -64,6 +64,17 @@ async fn cluster(writers: Option<u32>) -> Cluster {
     cluster
 }
 
+fn offer() -> CheckpointOffer {
+    CheckpointOffer {
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(1),
+        bytes: None,
+        storage: "shared".parse().unwrap(),
+        saved_codes: Vec::new(),
+    }
+}
+
 /// A running job and the test's connection to its socket.
 struct Job {
     id: JobId,
@@ -78,14 +89,7 @@ impl Job {
             command: ["python3", "-c", RELAY, &shown].map(str::to_owned).to_vec(),
             env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap())],
             min_runtime: Span::minutes(10),
-            checkpoint: Some(CheckpointOffer {
-                signal: None,
-                target: SaveTarget::Ranks,
-                grace: Span::minutes(1),
-                bytes: None,
-                storage: "shared".parse().unwrap(),
-                saved_codes: Vec::new(),
-            }),
+            checkpoint: Some(offer()),
             ..cluster.job(name, 1)
         };
         let id = cluster.client().unwrap().submit(&spec).await.unwrap();
@@ -243,4 +247,23 @@ async fn the_permit_of_a_job_that_is_killed_goes_to_the_next() {
     let processes = cluster.task_processes(&format!("{}.1.0", first.id));
     signal(processes.first().unwrap().0, Signal::SIGKILL).unwrap();
     assert_eq!(second.rate(), OF_A_NODE);
+}
+
+#[tokio::test]
+async fn a_training_job_asks_before_each_save_and_commits_what_it_wrote() {
+    let cluster = cluster(None).await;
+    let client = cluster.client().unwrap();
+    let arguments = ["--steps", "20", "--save-every", "10", "--permits"];
+    let trainer = cluster.trainer("trainer", 1, &arguments);
+    let job = client.submit(&JobSpec { checkpoint: Some(offer()), ..trainer }).await.unwrap();
+    let view = client.job_ended(job, MINUTE).await.unwrap();
+    let said = client.output(job, 1, 0).await.unwrap();
+    let stream = v1::LogStream::Stderr.into();
+    let job = job.to_string();
+    let read = v1::ReadLogRequest { job, attempt: 1, task: 0, stream, offset: 0, limit: 1 << 20 };
+    let complaints = client.api().read_log(read).await.unwrap().into_inner().bytes;
+    assert_eq!(String::from_utf8(complaints).unwrap(), "", "each save had a permit");
+    assert_eq!(view.state(), v1::JobState::Done, "{said}");
+    assert!(said.contains("committed step 10") && said.contains("committed step 20"), "{said}");
+    assert!(gate(&client).await.writers.is_empty());
 }
