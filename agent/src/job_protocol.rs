@@ -19,8 +19,52 @@ pub enum FromJob {
     Hello {},
     /// This checkpoint is complete.
     Commit(Claim),
-    /// May I write? Not served yet.
-    Ask(serde_json::Value),
+    /// May I write, or read?
+    Ask(Wish),
+    /// So much of it is written.
+    Progress(Progress),
+    /// How long does my permit hold, and at which rate?
+    Renew(Held),
+    /// It is written, or no longer wanted.
+    Done(Done),
+}
+
+/// A permit that a job asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Wish {
+    /// Of the whole gang.
+    pub bytes: u64,
+    /// A [`tidegate_model::WriteClass`].
+    pub class: String,
+    /// Of the whole gang; none = not said.
+    pub files: Option<u32>,
+    /// How long the job will wait, in seconds; none = as long as the policy says.
+    pub wait_s: Option<u64>,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Progress {
+    /// The number of its ask.
+    pub permit: u64,
+    /// Since the permit, all together.
+    pub bytes: u64,
+}
+
+/// A permit that a job has.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Held {
+    /// The number of its ask.
+    pub permit: u64,
+}
+
+/// The end of a permit.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Done {
+    /// The number of its ask.
+    pub permit: u64,
+    /// All that was written with it; none = not said.
+    pub bytes: Option<u64>,
 }
 
 /// A checkpoint that a job says is complete.
@@ -65,11 +109,52 @@ pub enum ToJob {
         /// Of the commit.
         step: u64,
     },
+    /// Its ask is taken; it has to wait. Comes at once, and whenever more is known.
+    Wait {
+        /// The number of the ask.
+        ask: u64,
+        /// So many are before it; none = not known yet.
+        position: Option<u32>,
+        /// In so many seconds its turn is expected; none = not known yet.
+        expected_s: Option<u64>,
+    },
+    /// It may.
+    Grant(Grant),
+    /// Its ask is answered with no, and over.
+    Deny {
+        /// The number of the ask.
+        ask: u64,
+        /// Why.
+        why: String,
+        /// When to ask again; none = it would be answered alike.
+        retry_after_s: Option<u64>,
+    },
+    /// Its permit is given back.
+    Done {
+        /// The number of its ask.
+        permit: u64,
+    },
     /// Nothing was done.
     Refused {
         /// What was wrong, and what would be accepted.
         why: String,
     },
+}
+
+/// A permit, as the job is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Grant {
+    /// The number of its ask.
+    pub permit: u64,
+    /// The whole gang, now; none = not limited.
+    pub bytes_per_s: Option<u64>,
+    /// What is left of it, in seconds, rounded down. It is renewed without being asked for.
+    pub until_s: u64,
+    /// The whole gang, once that is over; none = not limited.
+    pub after_bytes_per_s: Option<u64>,
+    /// It was not renewed in time: the rate is what may be used on one's own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lapsed: bool,
 }
 
 /// A request to save, as the job's file and socket have it.

@@ -52,6 +52,8 @@ pub(crate) enum LinkEvent {
     Plan(NodePlan),
     /// A read of a task's output.
     ReadLog(v1::ReadNodeLog),
+    /// The coordinator has heard the report with this number.
+    Renewed(u64),
     /// Somebody wants to look at a task's terminal.
     OpenTerminal(v1::OpenTerminal),
     /// The stream is over.
@@ -161,8 +163,9 @@ async fn session(
             Some(to_agent::Message::Plan(plan)) => LinkEvent::Plan(plan.try_into()?),
             Some(to_agent::Message::ReadLog(ask)) => LinkEvent::ReadLog(ask),
             Some(to_agent::Message::OpenTerminal(ask)) => LinkEvent::OpenTerminal(ask),
+            Some(to_agent::Message::Renewed(number)) => LinkEvent::Renewed(number),
             // A second welcome says nothing new; what is not known here is of a later version.
-            Some(to_agent::Message::Welcome(_) | to_agent::Message::Renewed(_)) | None => continue,
+            Some(to_agent::Message::Welcome(_)) | None => continue,
         };
         if events.send(Event::Link(event)).await.is_err() {
             return Ok(());

@@ -15,9 +15,11 @@ use tidegate_proto::link::{MAX_TASKS_PER_NODE, NodePlan, Order, TaskReport};
 
 use crate::idle::Idleness;
 use crate::ledger::{EndedHere, Ledger, Prepared};
+use crate::permits::{AskRecord, PermitRecord};
 pub use crate::reconcile::Action;
 use crate::reconcile::{Known, reconcile};
 use crate::record::cut;
+use crate::since_boot::SinceBoot;
 
 /// What the starter says of a task it knows. Absent = the starter knows nothing of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,12 +56,16 @@ pub struct TaskFacts {
     pub save: Option<SaveSeen>,
     /// Its newest checkpoint.
     pub commit: Option<Commit>,
+    /// Its job's newest ask for a permit to write.
+    pub ask: Option<AskRecord>,
+    /// What its shim was told last of an ask.
+    pub permit: Option<PermitRecord>,
 }
 
 impl From<TaskStatus> for TaskFacts {
-    /// Of a task that was not asked to save and has committed nothing.
+    /// Of a task that was not asked to save, has committed nothing and asks nothing.
     fn from(status: TaskStatus) -> Self {
-        Self { status, save: None, commit: None }
+        Self { status, save: None, commit: None, ask: None, permit: None }
     }
 }
 
@@ -111,6 +117,8 @@ pub struct Node {
     plan: BTreeMap<TaskId, Order>,
     /// None until the starter has been heard: "it has no record" is a fact only then.
     starter: Option<BTreeMap<TaskId, TaskFacts>>,
+    /// The last moment of which the coordinator has surely heard; permits hold from then on.
+    heard: Option<SinceBoot>,
 }
 
 impl Node {
@@ -120,7 +128,7 @@ impl Node {
     /// of the new boot, and a plan that it had sent before that must not start it.
     #[must_use]
     pub fn restore(ledger: Ledger, boot_id: &str) -> Self {
-        let mut node = Self { ledger, plan: BTreeMap::new(), starter: None };
+        let mut node = Self { ledger, plan: BTreeMap::new(), starter: None, heard: None };
         if node.ledger.boot_id != boot_id {
             let void: Vec<_> = node.ledger.prepared.keys().copied().collect();
             for task in void {
@@ -208,7 +216,22 @@ impl Node {
     #[must_use]
     pub fn actions(&self) -> Vec<Action> {
         let Some(starter) = &self.starter else { return Vec::new() };
-        reconcile(&self.plan, &Known { ledger: &self.ledger, starter })
+        reconcile(&self.plan, &Known { ledger: &self.ledger, starter }, self.heard)
+    }
+
+    /// The coordinator has heard what this node said at that moment.
+    pub fn was_heard(&mut self, at: SinceBoot) {
+        self.heard = self.heard.max(Some(at));
+    }
+
+    /// Asks that are not over, and since when: a report's other words do not change with time.
+    #[must_use]
+    pub fn open_asks(&self) -> BTreeMap<TaskId, SinceBoot> {
+        let asks = self.starter.iter().flatten().filter_map(|(task, facts)| {
+            let ask = facts.ask.filter(|ask| !ask.done)?;
+            Some((*task, ask.asked_ms))
+        });
+        asks.collect()
     }
 
     /// Whether the plan still wants the task prepared: finding out takes a while.
@@ -257,6 +280,14 @@ impl Node {
         let running = running.filter_map(|(task, _)| Some((*task, &*prepared.get(task)?.gpus)));
         idleness.sample(now, busy, running, idle);
         idle.retain(|task, _| prepared.contains_key(task));
+    }
+
+    /// Tasks that run.
+    #[must_use]
+    pub fn running(&self) -> Vec<TaskId> {
+        let starter = self.starter.iter().flatten();
+        let running = starter.filter(|(_, facts)| facts.status == TaskStatus::Running);
+        running.map(|(task, _)| *task).collect()
     }
 
     /// GPUs of tasks that run: those a sample is of.

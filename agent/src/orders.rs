@@ -6,6 +6,7 @@ use tidegate_model::{Save, TaskId};
 use tidegate_proto::link::{Launch, Stop};
 use tokio::sync::mpsc;
 
+use crate::permits::PermitRecord;
 use crate::starter::protocol::{Request, Verb};
 
 /// What became of a request.
@@ -26,6 +27,7 @@ enum Asked {
     Start,
     /// By the request's id: two with the same are the same.
     Save(u64),
+    Permit,
     Stop(u64, u64),
     Forget,
 }
@@ -39,8 +41,12 @@ pub(crate) struct Orders {
     open: BTreeMap<u64, (TaskId, Asked)>,
     /// The last thing asked of each task.
     asked: BTreeMap<TaskId, Asked>,
+    /// The last answer handed on to each task's job.
+    permits: BTreeMap<TaskId, PermitRecord>,
     /// What was asked of these cannot be done now.
     refused: BTreeSet<TaskId>,
+    /// Likewise of their permits.
+    permits_refused: BTreeSet<TaskId>,
 }
 
 impl Orders {
@@ -50,7 +56,9 @@ impl Orders {
             last_id: 0,
             open: BTreeMap::new(),
             asked: BTreeMap::new(),
+            permits: BTreeMap::new(),
             refused: BTreeSet::new(),
+            permits_refused: BTreeSet::new(),
         }
     }
 
@@ -72,7 +80,19 @@ impl Orders {
         self.ask(task, asked, || Verb::Stop { task, decision, grace_ms })
     }
 
+    /// Hands an answer on. What comes of it is told by the task's next status; if it is refused it
+    /// is handed on again after [`Orders::retry`].
+    pub(crate) fn permit(&mut self, task: TaskId, permit: &PermitRecord) {
+        if self.permits.get(&task) == Some(permit) {
+            return;
+        }
+        if self.send(task, Asked::Permit, Verb::Permit { task, permit: permit.clone() }) {
+            self.permits.insert(task, permit.clone());
+        }
+    }
+
     pub(crate) fn forget(&mut self, task: TaskId) {
+        self.permits.remove(&task);
         self.ask(task, Asked::Forget, || Verb::Forget { task });
     }
 
@@ -80,16 +100,20 @@ impl Orders {
         let Some((task, asked)) = self.open.remove(&id) else { return Outcome::Done };
         let over = asked == Asked::Start && refused.is_some()
             || asked == Asked::Forget && refused.is_none();
-        if over && self.asked.get(&task) == Some(&asked) {
+        if asked == Asked::Permit && refused.is_some() {
+            self.permits_refused.insert(task);
+        } else if over && self.asked.get(&task) == Some(&asked) {
             self.asked.remove(&task);
         } else if refused.is_some() {
             self.refused.insert(task);
         }
         match (asked, refused) {
             (Asked::Forget, None) => Outcome::Forgotten(task),
-            (Asked::Start | Asked::Save(_) | Asked::Stop(..), None) => Outcome::Done,
+            (Asked::Start | Asked::Save(_) | Asked::Permit | Asked::Stop(..), None) => {
+                Outcome::Done
+            }
             (Asked::Start, Some(why)) => Outcome::StartRefused(task, why),
-            (Asked::Save(_) | Asked::Stop(..) | Asked::Forget, Some(why)) => {
+            (Asked::Save(_) | Asked::Permit | Asked::Stop(..) | Asked::Forget, Some(why)) => {
                 Outcome::Refused(task, why)
             }
         }
@@ -101,17 +125,27 @@ impl Orders {
         for task in std::mem::take(&mut self.refused) {
             self.asked.remove(&task);
         }
+        for task in std::mem::take(&mut self.permits_refused) {
+            self.permits.remove(&task);
+        }
     }
 
     fn ask(&mut self, task: TaskId, asked: Asked, verb: impl FnOnce() -> Verb) -> bool {
         if self.asked.get(&task) == Some(&asked) {
             return false;
         }
+        let is_sent = self.send(task, asked, verb());
+        if is_sent {
+            self.asked.insert(task, asked);
+        }
+        is_sent
+    }
+
+    fn send(&mut self, task: TaskId, asked: Asked, verb: Verb) -> bool {
         let Ok(place) = self.outbox.try_reserve() else { return false };
         self.last_id = self.last_id.saturating_add(1);
-        place.send(Request { id: self.last_id, verb: verb() });
+        place.send(Request { id: self.last_id, verb });
         self.open.insert(self.last_id, (task, asked));
-        self.asked.insert(task, asked);
         true
     }
 }

@@ -144,6 +144,22 @@ impl Procs {
         parse_disposition(&status, signal.as_raw())
     }
 
+    /// The name of the program that a process runs, cut to 15 bytes; none if there is no such
+    /// process.
+    #[must_use]
+    pub fn program(&self, pid: i32) -> Option<String> {
+        let name = fs::read_to_string(self.of(pid).join("comm")).ok()?;
+        Some(name.trim_end().to_owned())
+    }
+
+    /// Bytes that a process and its children that have ended gave to writes of any kind; none if
+    /// there is no such process, or it is another user's.
+    #[must_use]
+    pub fn written(&self, pid: i32) -> Option<u64> {
+        let io = fs::read_to_string(self.of(pid).join("io")).ok()?;
+        io.lines().find_map(|line| line.strip_prefix("wchar: "))?.trim().parse().ok()
+    }
+
     /// A handle on this very process; none if it is gone. Opened first, compared then.
     #[must_use]
     pub fn open(&self, process: ProcessId) -> Option<OwnedFd> {

@@ -10,6 +10,8 @@ use tidegate_proto::link::{Launch, MAX_TASKS_PER_NODE, Order, Stop, TaskReport};
 
 use crate::ledger::Ledger;
 use crate::node::{TaskFacts, TaskStatus};
+use crate::permits::PermitRecord;
+use crate::since_boot::SinceBoot;
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +39,13 @@ pub enum Action {
         /// What is asked.
         save: Save,
     },
+    /// Tell the starter the answer to an ask of the task's job. Harmless if repeated.
+    Permit {
+        /// A task that runs, and whose shim was told otherwise, or nothing.
+        task: TaskId,
+        /// The answer.
+        permit: PermitRecord,
+    },
     /// Tell the starter to end the task. Harmless if repeated.
     Stop {
         /// A task that the starter knows to be live.
@@ -60,9 +69,13 @@ pub struct Known<'a> {
     pub starter: &'a BTreeMap<TaskId, TaskFacts>,
 }
 
-/// What should be done now.
+/// What should be done now. `heard` is the last moment of which the coordinator has surely heard.
 #[must_use]
-pub fn reconcile(plan: &BTreeMap<TaskId, Order>, known: &Known<'_>) -> Vec<Action> {
+pub fn reconcile(
+    plan: &BTreeMap<TaskId, Order>,
+    known: &Known<'_>,
+    heard: Option<SinceBoot>,
+) -> Vec<Action> {
     let mut held = known.held_gpus();
     let mut room = MAX_TASKS_PER_NODE.saturating_sub(known.tasks().len());
     let mut actions = Vec::new();
@@ -81,6 +94,8 @@ pub fn reconcile(plan: &BTreeMap<TaskId, Order>, known: &Known<'_>) -> Vec<Actio
             Order::Run(launch) => {
                 if let Some(facts) = facts {
                     actions.extend(due_save(launch, facts).map(|save| Action::Save { task, save }));
+                    let permit = due_permit(launch, facts, heard);
+                    actions.extend(permit.map(|permit| Action::Permit { task, permit }));
                 } else if known.ledger.prepared.contains_key(&task) {
                     actions.push(Action::Start { task, launch: launch.clone() });
                 }
@@ -108,6 +123,18 @@ fn due_save(launch: &Launch, facts: &TaskFacts) -> Option<Save> {
     (facts.status == TaskStatus::Running).then(|| save.clone())
 }
 
+/// The answer to a running task's open ask that its shim does not know.
+fn due_permit(
+    launch: &Launch,
+    facts: &TaskFacts,
+    heard: Option<SinceBoot>,
+) -> Option<PermitRecord> {
+    let ask = facts.ask.filter(|ask| !ask.done && facts.status == TaskStatus::Running)?;
+    let answer = launch.permit.clone().filter(|answer| answer.ask() == ask.number)?;
+    let permit = PermitRecord::of(answer, heard)?;
+    facts.permit.as_ref().is_none_or(|told| permit.is_news_after(told)).then_some(permit)
+}
+
 impl<'a> Known<'a> {
     /// Every task that ledger or starter knows.
     #[must_use]
@@ -126,7 +153,7 @@ impl<'a> Known<'a> {
             seen,
             save,
             commit: facts.and_then(|facts| facts.commit.clone()),
-            ask: None,
+            ask: facts.and_then(|facts| facts.ask).map(|ask| ask.seen()),
         })
     }
 

@@ -29,7 +29,7 @@ pub(crate) enum StarterEvent {
     /// Connected: the whole list, and where requests go.
     Connected(BTreeMap<TaskId, TaskFacts>, mpsc::Sender<Request>),
     /// What is said of a task is another.
-    Changed(TaskId, TaskFacts),
+    Changed(TaskId, Box<TaskFacts>),
     /// The answer to a request: why nothing was done, if so.
     Answered(u64, Option<String>),
     /// The connection is gone.
@@ -116,7 +116,7 @@ async fn hear(
         let event = match next(&mut input).await? {
             FromStarter::Changed(line) => {
                 let (task, facts) = line.facts();
-                StarterEvent::Changed(task, facts)
+                StarterEvent::Changed(task, Box::new(facts))
             }
             FromStarter::Answer { id, refused } => StarterEvent::Answered(id, refused),
             FromStarter::Tasks { .. } => continue,

@@ -9,6 +9,8 @@
 //! | `save.json` | starter | yes | the task is to save |
 //! | `saving.json` | shim | yes, before each signal | which ranks were asked, and that none is asked twice |
 //! | `commit.json` | shim | yes | the job's newest checkpoint |
+//! | `ask.json` | shim | no: void without its shim, which takes the task along | the job's newest ask for a permit to write |
+//! | `permit.json` | starter | no: void after a reboot | the answer to that ask |
 //! | `preempt` | shim | no | tells the job that it is to save |
 //! | `job.sock` | shim | no | where the job talks to its shim |
 //! | `pty.sock` | shim | no | where the agent opens the task's terminal, if it has one |
@@ -96,6 +98,18 @@ impl TaskDir {
     #[must_use]
     pub fn commit(&self) -> PathBuf {
         self.path.join("commit.json")
+    }
+
+    /// Of [`crate::permits::AskRecord`].
+    #[must_use]
+    pub fn ask(&self) -> PathBuf {
+        self.path.join("ask.json")
+    }
+
+    /// Of [`crate::permits::PermitRecord`].
+    #[must_use]
+    pub fn permit(&self) -> PathBuf {
+        self.path.join("permit.json")
     }
 
     /// Of [`Exit`].

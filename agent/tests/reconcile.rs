@@ -13,9 +13,12 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tidegate_agent::ledger::Ledger;
 use tidegate_agent::node::{Action, LinkRefused, Node, PlanRefused, TaskFacts, TaskStatus};
+use tidegate_agent::permits::{AskRecord, PermitRecord};
+use tidegate_agent::since_boot::SinceBoot;
 use tidegate_model::{
-    Bytes, ClusterId, Commit, DecisionSeq, Epoch, Generation, GpuUuid, Save, SaveDelivery,
-    SaveSeen, SaveSignal, SaveTarget, Span, TaskExit, TaskId, TaskLayout, TaskSeen, UserId,
+    Bandwidth, Bytes, ClusterId, Commit, DecisionSeq, Epoch, Generation, GpuUuid, Permit, Save,
+    SaveDelivery, SaveSeen, SaveSignal, SaveTarget, Span, TaskExit, TaskId, TaskLayout, TaskSeen,
+    UserId, WriteClass,
 };
 use tidegate_proto::link::{Launch, NodePlan, Order, Stop, TaskReport};
 
@@ -140,6 +143,7 @@ fn check(before: Before, order: Option<Order>, expected: &str) {
             Action::Prepare { .. } => "prepare",
             Action::Start { .. } => "start",
             Action::Save { .. } => "save",
+            Action::Permit { .. } => "permit",
             Action::Stop { .. } => "stop",
             Action::Forget { .. } => "forget",
         })
@@ -229,6 +233,7 @@ fn check_save(known: Option<u64>, planned: u64, expected: &[u64]) {
         .map(|action| match action {
             Action::Save { save, .. } => save.request.0,
             Action::Prepare { .. }
+            | Action::Permit { .. }
             | Action::Start { .. }
             | Action::Stop { .. }
             | Action::Forget { .. } => panic!("{action:?}"),
@@ -266,6 +271,52 @@ fn a_request_to_save_starts_nothing_otherwise_and_is_handed_on_once_the_task_run
     assert!(matches!(node.actions().as_slice(), [Action::Save { .. }]));
     node.accept_plan(plan(1, 2, &[(T, Order::Run(launch(&["a"])))])).unwrap();
     assert_eq!(node.actions(), [], "withdrawn before it was handed on");
+}
+
+/// A node whose running task has asked to write, and what it does with the plan's answer.
+#[test]
+fn the_answer_to_an_open_ask_is_handed_on_once_it_is_known_until_when_it_holds() {
+    let ask = AskRecord {
+        number: 2,
+        class: WriteClass::Final,
+        bytes: 5,
+        files: 0,
+        patience_ms: None,
+        asked_ms: SinceBoot(100),
+        written: 0,
+        done: false,
+    };
+    let facts = |ask, permit| TaskFacts { ask: Some(ask), permit, ..TaskStatus::Running.into() };
+    let granting = |ask| {
+        let (rate, after) = (Some(Bandwidth(9)), None);
+        let permit = Some(Permit::Granted { ask, rate, length: Span(1000), after });
+        Order::Run(Box::new(Launch { permit, ..*launch(&["a"]) }))
+    };
+    let until = |end| PermitRecord::Granted {
+        ask: 2,
+        bytes_per_s: Some(9),
+        after_bytes_per_s: None,
+        until_ms: SinceBoot(end),
+    };
+    let hands_on = |permit| [Action::Permit { task: task(T), permit }];
+    let mut node = known(Before::Running);
+    node.status_changed(task(T), facts(ask, None));
+    assert_eq!(node.open_asks(), BTreeMap::from([(task(T), SinceBoot(100))]));
+    node.accept_plan(plan(1, 1, &[(T, granting(2))])).unwrap();
+    assert_eq!(node.actions(), []);
+    node.was_heard(SinceBoot(500));
+    assert_eq!(node.actions(), hands_on(until(1500)));
+    node.status_changed(task(T), facts(ask, Some(until(1500))));
+    assert_eq!(node.actions(), []);
+    node.was_heard(SinceBoot(3000));
+    node.was_heard(SinceBoot(2000));
+    assert_eq!(node.actions(), hands_on(until(4000)));
+    node.accept_plan(plan(1, 2, &[(T, granting(1))])).unwrap();
+    assert_eq!(node.actions(), [], "the answer to an earlier one");
+    node.accept_plan(plan(1, 3, &[(T, granting(2))])).unwrap();
+    node.status_changed(task(T), facts(AskRecord { done: true, ..ask }, None));
+    assert_eq!(node.actions(), [], "nobody asks any more");
+    assert_eq!(node.open_asks(), BTreeMap::new());
 }
 
 #[test]
@@ -545,6 +596,8 @@ impl World {
                     self.node.status_changed(task, TaskStatus::Intended.into());
                 }
             }
+            // Nobody asks to write here.
+            Action::Permit { .. } => {}
             Action::Save { task, save } => {
                 let facts = asked(save.request.0);
                 let before = self.starter.insert(task, facts.clone()).unwrap();

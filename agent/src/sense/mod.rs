@@ -2,3 +2,4 @@
 
 pub(crate) mod gpu;
 pub(crate) mod host;
+pub(crate) mod writes;

@@ -26,9 +26,11 @@ use crate::node::{Action, Node, TaskStatus};
 use crate::orders::{Orders, Outcome};
 use crate::ports::Ports;
 use crate::procs::Procs;
+use crate::renewals::Renewals;
 use crate::reporting::Reporting;
 use crate::sense::gpu::{Gpus, Heard};
 use crate::sense::host;
+use crate::sense::writes::Writes;
 use crate::starter_link::{self, StarterEvent};
 use crate::terminal::Terminals;
 use crate::{durable, logs};
@@ -107,6 +109,7 @@ struct Shell {
     ports: Ports,
     gpus: Gpus,
     idleness: Idleness,
+    writes: Writes,
     /// A sample is asked for: a driver that hangs is not asked for another.
     sampling: bool,
     facts: NodeFacts,
@@ -118,6 +121,7 @@ struct Shell {
     reporting: Option<Reporting>,
     /// What was reported on this stream when the ledger was last durable.
     told: Option<Told>,
+    renewals: Renewals,
     greeting: watch::Sender<Option<Hello>>,
     refused: Option<ClusterId>,
     events: mpsc::Sender<Event>,
@@ -155,6 +159,7 @@ impl Shell {
             terminals: Terminals::new(config.coordinator_socket.clone(), config.tasks_dir()),
             ports: Ports::of(config.master_ports),
             gpus,
+            writes: Writes::default(),
             idleness: Idleness::every(Duration::from_millis(config.heartbeat.0)),
             sampling: false,
             facts,
@@ -163,6 +168,7 @@ impl Shell {
             orders: None,
             reporting: None,
             told: None,
+            renewals: Renewals::default(),
             greeting,
             refused: None,
             events,
@@ -213,6 +219,11 @@ impl Shell {
                 }
             }
             LinkEvent::ReadLog(ask) => self.read_log(&ask),
+            LinkEvent::Renewed(number) => {
+                if let Some(at) = self.renewals.answered(number) {
+                    self.node.was_heard(at);
+                }
+            }
             LinkEvent::OpenTerminal(ask) => self.terminals.open(ask),
             LinkEvent::Closed => self.reporting = None,
         }
@@ -245,7 +256,7 @@ impl Shell {
                 self.node.starter_knows(tasks);
                 self.orders = Some(Orders::over(outbox));
             }
-            StarterEvent::Changed(task, facts) => self.node.status_changed(task, facts),
+            StarterEvent::Changed(task, facts) => self.node.status_changed(task, *facts),
             StarterEvent::Disconnected => self.orders = None,
             StarterEvent::Answered(id, refused) => {
                 let Some(orders) = &mut self.orders else { return };
@@ -307,6 +318,11 @@ impl Shell {
                     info!(%task, %request, %why, "asking it to save");
                 }
             }
+            Action::Permit { task, permit } => {
+                if let Some(orders) = &mut self.orders {
+                    orders.permit(task, &permit);
+                }
+            }
             Action::Stop { task, stop } => {
                 if let Some(orders) = &mut self.orders
                     && orders.stop(task, &stop)
@@ -324,9 +340,13 @@ impl Shell {
 
     fn heartbeat(&mut self) {
         if let Some(reporting) = &self.reporting {
-            reporting.heartbeat();
+            let renews = !self.node.open_asks().is_empty();
+            reporting.heartbeat(renews.then_some(&mut self.renewals));
         }
         self.refuse_hung();
+        let tasks = self.config.tasks_dir();
+        let running = self.node.running();
+        self.writes.look(&Procs::default(), &tasks, &running, Instant::now());
         let used = self.node.used_gpus();
         if !self.sampling && !used.is_empty() {
             self.sampling = self.gpus.sample(used);

@@ -50,8 +50,10 @@ impl Shell {
 
     fn say(&mut self, facts: &NodeFacts, told: &Told) {
         let Told { tasks, applied, idle } = told;
+        let (asks, writes) = (&self.node.open_asks(), &self.writes.rates());
         if let Some(reporting) = &mut self.reporting {
-            reporting.report(Now { facts, tasks, applied: *applied, idle });
+            let now = Now { facts, tasks, applied: *applied, idle, asks, writes };
+            reporting.report(now, &mut self.renewals);
         }
     }
 }

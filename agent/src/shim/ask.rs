@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use rustix::process::{Signal, pidfd_send_signal};
 use tidegate_model::{Save, SaveSignal, SaveTarget, TaskLayout};
 
-use super::ranks::{Rank, below, ranks};
+use super::ranks::{Process, Rank, below, only_child, ranks};
 use crate::durable;
 use crate::job_protocol::Announcement;
 use crate::procs::{Disposition, ProcessId, Procs};
@@ -22,6 +22,14 @@ use crate::task_dir::{TaskDir, bytes_of, load};
 /// Between two looks at ranks that have no handler yet: a program that has just started may take
 /// minutes to its first step.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Programs that start one other and wait for it: shells, the first processes of containers. A rank
+/// behind one is looked for below it.
+const WRAPPERS: [&str; 9] =
+    ["sh", "bash", "dash", "ash", "zsh", "ksh", "tini", "dumb-init", "unshare"];
+
+/// No rank is behind more of them.
+const WRAPPED: usize = 8;
 
 /// The request to save that a task has been told of, if any.
 pub(super) struct Asking {
@@ -130,7 +138,7 @@ impl Asking {
 
     /// Notes those that have a handler and were not signalled yet, and whether all ignore it.
     fn intend(&self, save: &Save, record: &mut SavingRecord, signal: Signal) {
-        let targets = self.targets(save);
+        let targets = self.targets(save, signal);
         let does = |process: &ProcessId, wanted| {
             self.procs.disposition(process.pid, signal) == Some(wanted)
         };
@@ -145,19 +153,32 @@ impl Asking {
     }
 
     /// Who is to be signalled.
-    fn targets(&self, save: &Save) -> Vec<ProcessId> {
-        let ranks = match (save.target, self.layout) {
-            (SaveTarget::Task, _) => return vec![self.main],
-            (SaveTarget::Ranks | SaveTarget::Rank0, TaskLayout::PerGpu) => Vec::new(),
-            // What cannot be read now is read at the next look.
-            (SaveTarget::Ranks | SaveTarget::Rank0, TaskLayout::PerNode) => {
-                ranks(&below(&self.procs, Pid::this().as_raw()).unwrap_or_default())
-            }
+    fn targets(&self, save: &Save, signal: Signal) -> Vec<ProcessId> {
+        if save.target == SaveTarget::Task {
+            return vec![self.main];
+        }
+        // What cannot be read now is read at the next look.
+        let processes = below(&self.procs, Pid::this().as_raw()).unwrap_or_default();
+        let ranks = match self.layout {
+            TaskLayout::PerGpu => Vec::new(),
+            TaskLayout::PerNode => ranks(&processes),
         };
         let itself = || vec![Rank { rank: self.rank.to_string(), process: self.main }];
         let ranks = if ranks.is_empty() { itself() } else { ranks };
         let wanted = |rank: &Rank| save.target != SaveTarget::Rank0 || rank.rank == "0";
-        ranks.into_iter().filter(wanted).map(|rank| rank.process).collect()
+        let unwrapped = |rank: Rank| self.unwrapped(&processes, rank.process, signal);
+        ranks.into_iter().filter(wanted).map(unwrapped).collect()
+    }
+
+    /// The process behind wrappers that have no handler of their own for the signal.
+    fn unwrapped(&self, processes: &[Process], rank: ProcessId, signal: Signal) -> ProcessId {
+        let inner = |outer: &ProcessId| {
+            let name = self.procs.program(outer.pid)?;
+            let is_wrapper = WRAPPERS.contains(&name.as_str())
+                && self.procs.disposition(outer.pid, signal) != Some(Disposition::Caught);
+            if is_wrapper { only_child(processes, *outer) } else { None }
+        };
+        std::iter::successors(Some(rank), inner).take(WRAPPED).last().unwrap_or(rank)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The job's socket: who may speak, what is answered, what counts as committed.
 //!
 //! Served here because the shim alone outlives agent and starter and knows the task's processes.
-//! What is not here: what a request to save leads to (`ask`), and how a checkpoint is looked at
-//! (`check`).
+//! What is not here: what a request to save leads to (`ask`), what becomes of an ask to write
+//! (`permit`), and how a checkpoint is looked at (`check`).
 
 use std::fs::Permissions;
 use std::io;
@@ -17,6 +17,7 @@ use nix::unistd::{Pid, getuid};
 use tidegate_model::TaskId;
 
 use super::check::{Check, refusal};
+use super::permit::Permits;
 use crate::durable;
 use crate::job_protocol::{Announcement, Claim, FromJob, MAX_JOB_LINE, ToJob};
 use crate::lines::{Closed, Limits, Lines, Then};
@@ -49,6 +50,7 @@ pub(super) struct Door {
     checking: Option<Checking>,
     /// The step of the newest commit.
     last_step: Option<u64>,
+    permits: Permits,
 }
 
 struct Client {
@@ -70,9 +72,17 @@ impl Door {
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        let (dir, clients) = (dir.clone(), Vec::new());
-        let (checking, last_step) = (None, None);
-        Ok(Self { task, dir, procs, listener, clients, last_client: 0, checking, last_step })
+        Ok(Self {
+            task,
+            dir: dir.clone(),
+            procs,
+            listener,
+            clients: Vec::new(),
+            last_client: 0,
+            checking: None,
+            last_step: None,
+            permits: Permits::of(dir),
+        })
     }
 
     /// What to wait on.
@@ -97,7 +107,27 @@ impl Door {
             }
         }
         self.conclude();
-        self.clients.retain_mut(|client| client.lines.flush().is_ok());
+        self.permits.turn(Instant::now());
+        self.flush();
+        let is_here = |number| self.clients.iter().any(|client| client.number == number);
+        if self.permits.holder().is_some_and(|holder| !is_here(holder)) {
+            self.permits.end();
+        }
+    }
+
+    /// Until time alone brings something; none if it does not.
+    pub(super) fn left(&self, now: Instant) -> Option<Duration> {
+        self.permits.left(now)
+    }
+
+    /// Reads what the starter has written of an ask.
+    pub(super) fn answered(&mut self) {
+        self.permits.read();
+    }
+
+    /// The task is being stopped.
+    pub(super) fn stop(&mut self) {
+        self.permits.stop();
     }
 
     /// Tells every client of a request that is news.
@@ -109,6 +139,7 @@ impl Door {
     /// The task has ended; what it said before counts, if it can be checked soon.
     pub(super) fn close(mut self, asked: Option<&Announcement>) {
         self.turn(asked);
+        self.permits.end();
         let deadline = Instant::now().checked_add(LAST_PATIENCE);
         while let (Some(checking), Some(deadline)) = (&self.checking, deadline) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -118,6 +149,14 @@ impl Door {
             let mut fds = [PollFd::new(checking.check.fd(), PollFlags::POLLIN)];
             poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).ok();
             self.conclude();
+        }
+        self.flush();
+    }
+
+    /// Sends what there is to say.
+    fn flush(&mut self) {
+        for (number, message) in self.permits.take_said() {
+            self.clients.retain_mut(|one| one.number != number || one.say(&message).is_ok());
         }
         self.clients.retain_mut(|client| client.lines.flush().is_ok());
     }
@@ -189,7 +228,10 @@ impl Door {
             Ok(FromJob::Commit(claim)) => {
                 self.begin(client, claim, asked.map(|asked| asked.request)).err().and_then(refused)
             }
-            Ok(FromJob::Ask(_)) => refused("permits are not served yet".to_owned()),
+            Ok(FromJob::Ask(wish)) => Some(answered(self.permits.ask(client, &wish))),
+            Ok(FromJob::Progress(said)) => self.permits.progress(&said).err().and_then(refused),
+            Ok(FromJob::Renew(held)) => Some(answered(self.permits.renew(held.permit))),
+            Ok(FromJob::Done(said)) => Some(answered(self.permits.done(&said))),
             Err(why) => refused(format!("not a message: {why}")),
         }
     }
@@ -245,6 +287,10 @@ impl Client {
     fn refuse(&mut self, why: String) -> Result<(), Closed> {
         self.say(&ToJob::Refused { why })
     }
+}
+
+fn answered(answer: Result<ToJob, String>) -> ToJob {
+    answer.unwrap_or_else(|why| ToJob::Refused { why })
 }
 
 /// One job must not commit the checkpoint of another.

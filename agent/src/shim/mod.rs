@@ -1,5 +1,5 @@
 //! One task's supervisor. It outlives agent and starter, holds the task's output, asks its ranks to
-//! save, hears what they commit, learns its exit and leaves nothing of it behind. One thread and,
+//! save, hears what they commit and ask to write, learns its exit and leaves nothing of it behind. One thread and,
 //! while a commit is checked, one more; no async runtime.
 //!
 //! What is not here: who decides that a task starts, saves or ends (the starter tells it, through
@@ -9,6 +9,7 @@ mod ask;
 mod check;
 mod door;
 mod launch;
+mod permit;
 mod pump;
 mod ranks;
 mod reap;
@@ -144,6 +145,7 @@ impl<'a> Supervisor<'a> {
                 if signal == Signal::SIGTERM {
                     self.stop_asked()?;
                     self.save_asked();
+                    self.permit_answered();
                 }
             }
             self.output.turn();
@@ -173,7 +175,8 @@ impl<'a> Supervisor<'a> {
         let timeout = if sweeping {
             Some(SWEEP_INTERVAL)
         } else {
-            [self.ladder.left(now), self.asking.left(now)].into_iter().flatten().min()
+            let door = self.door.as_ref().and_then(|door| door.left(now));
+            [self.ladder.left(now), self.asking.left(now), door].into_iter().flatten().min()
         };
         let timeout = timeout.map_or(PollTimeout::NONE, |left| {
             // A millisecond more: a timeout that rounds down would spin until the deadline.
@@ -201,6 +204,9 @@ impl<'a> Supervisor<'a> {
                 // A shell that somebody types into ignores TERM, and heeds this.
                 self.family.hang_up_main()?;
             }
+            if let Some(door) = &mut self.door {
+                door.stop();
+            }
         }
         Ok(())
     }
@@ -213,6 +219,12 @@ impl<'a> Supervisor<'a> {
             && let Some(door) = &mut self.door
         {
             door.tell(&news);
+        }
+    }
+
+    fn permit_answered(&mut self) {
+        if let Some(door) = &mut self.door {
+            door.answered();
         }
     }
 

@@ -77,6 +77,13 @@ pub(super) fn ranks(processes: &[Process]) -> Vec<Rank> {
     ranks.collect()
 }
 
+/// The only child of a process; none if it has none, or more than one.
+pub(super) fn only_child(processes: &[Process], parent: ProcessId) -> Option<ProcessId> {
+    let mut children = processes.iter().filter(|process| process.parent == parent.pid);
+    let first = children.next()?;
+    children.next().is_none().then_some(first.id)
+}
+
 /// Those that have another rank below them.
 fn launchers(by_pid: &BTreeMap<i32, &Process>) -> BTreeSet<i32> {
     let mut launchers = BTreeSet::new();

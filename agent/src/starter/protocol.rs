@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_model::{Span, TaskId};
 
 use crate::node::{TaskFacts, TaskStatus};
+use crate::permits::{AskRecord, PermitRecord};
 use crate::record::ExitRecord;
 use crate::saving::{CommitRecord, SaveRecord, SeenRecord};
 use crate::task_dir::LaunchRecord;
@@ -55,6 +56,14 @@ pub enum Verb {
         /// How.
         save: SaveRecord,
     },
+    /// Tell the task's job the answer to its ask. Harmless if repeated.
+    Permit {
+        /// Which.
+        #[serde(with = "crate::text")]
+        task: TaskId,
+        /// What.
+        permit: PermitRecord,
+    },
     /// Send a signal to the task's own process.
     Signal {
         /// Which.
@@ -92,7 +101,7 @@ pub enum FromStarter {
         tasks: Vec<TaskLine>,
     },
     /// A task's status is now another.
-    Changed(TaskLine),
+    Changed(Box<TaskLine>),
 }
 
 /// One task.
@@ -110,15 +119,21 @@ pub struct TaskLine {
     /// Its newest checkpoint, if it has said of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitRecord>,
+    /// Its job's newest ask to write, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<AskRecord>,
+    /// What its shim was told last of an ask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permit: Option<PermitRecord>,
 }
 
 impl TaskLine {
     /// The task and what is said of it.
     #[must_use]
     pub fn facts(self) -> (TaskId, TaskFacts) {
-        let Self { task, status, save, commit } = self;
+        let Self { task, status, save, commit, ask, permit } = self;
         let (save, commit) = (save.map(Into::into), commit.map(Into::into));
-        (task, TaskFacts { status: status.into(), save, commit })
+        (task, TaskFacts { status: status.into(), save, commit, ask, permit })
     }
 }
 

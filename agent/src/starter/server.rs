@@ -195,6 +195,7 @@ impl Server {
                 self.tasks.stop(task, &StopRecord { decision, grace_ms })
             }
             Verb::Save { task, save } => self.tasks.save(task, &save),
+            Verb::Permit { task, permit } => self.tasks.permit(task, &permit),
             Verb::Signal { task, signal } => self.tasks.signal(task, signal),
             Verb::Forget { task } => self.tasks.forget(task),
         };
@@ -203,7 +204,7 @@ impl Server {
 
     fn tell(&mut self) {
         for line in self.tasks.take_changed() {
-            self.say(&FromStarter::Changed(line));
+            self.say(&FromStarter::Changed(Box::new(line)));
         }
         if let Some(agent) = &mut self.agent
             && agent.flush().is_err()

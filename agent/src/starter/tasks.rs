@@ -1,4 +1,6 @@
-//! Every task the starter knows, and what is done to it.
+//! Every task the starter knows, and what becomes of it. What its shim is told is in `tell`.
+
+mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -6,11 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 use tidegate_model::{Span, TaskExit, TaskId};
 use tidegate_proto::link::MAX_TASKS_PER_NODE;
 use tracing::{error, info, warn};
 
+use self::tell::signal;
 use super::adopt::{Found, abandoned, bar_shims, exit_of, look};
 use super::kept_logs::KeptLogs;
 use super::protocol::{StatusRecord, TaskLine};
@@ -20,8 +23,7 @@ use super::told::Told;
 use super::watch::Watch;
 use crate::durable;
 use crate::procs::{ProcessId, Procs};
-use crate::saving::SaveRecord;
-use crate::task_dir::{Exit, LaunchRecord, State, StopRecord, TaskDir, bytes_of, load};
+use crate::task_dir::{Exit, LaunchRecord, State, TaskDir, bytes_of, load};
 
 pub(super) struct Tasks {
     root: PathBuf,
@@ -126,59 +128,6 @@ impl Tasks {
         }
     }
 
-    /// Tells a task's shim to end it.
-    pub(super) fn stop(&mut self, task: TaskId, stop: &StopRecord) -> Result<(), String> {
-        let known = self.known.get(&task).ok_or_else(|| unknown(task))?;
-        let Phase::Live(live) = &known.phase else { return Ok(()) };
-        let path = known.dir.stop();
-        // What cannot be read is written anew.
-        let before = load::<StopRecord>(&path).ok().flatten();
-        // One that is later and no shorter ends no earlier; writing it could hide the shorter one
-        // from a shim that has not read it yet.
-        if before.is_some_and(|before| before.grace_ms <= stop.grace_ms) {
-            return Ok(());
-        }
-        info!(%task, decision = stop.decision, grace_ms = stop.grace_ms, "stopping it");
-        match bytes_of(stop).and_then(|bytes| durable::publish(&path, &bytes)) {
-            Ok(()) => signal(&live.shim, Signal::TERM),
-            // Its shim can no longer be told how long to wait, nor leave a record of the end.
-            Err(why) if why.kind() == io::ErrorKind::NotFound => {
-                warn!(%task, "its directory is gone; its shim is killed");
-                signal(&live.shim, Signal::KILL)
-            }
-            Err(why) => Err(format!("the stop cannot be written: {why}")),
-        }
-    }
-
-    /// Tells a task's shim to ask its ranks to save. The request is durable, so that a shim that
-    /// has not begun yet, or a starter that is killed here, finds it.
-    pub(super) fn save(&self, task: TaskId, save: &SaveRecord) -> Result<(), String> {
-        let known = self.known.get(&task).ok_or_else(|| unknown(task))?;
-        let Phase::Live(live) = &known.phase else { return Ok(()) };
-        let path = known.dir.save();
-        // What cannot be read is written anew.
-        let before = load::<SaveRecord>(&path).ok().flatten().map(|before| before.request);
-        if before.is_none_or(|before| before < save.request) {
-            info!(%task, request = save.request, "asking it to save");
-            let written = bytes_of(save).and_then(|bytes| durable::replace(&path, &bytes));
-            written.map_err(|why| format!("the request cannot be written: {why}"))?;
-        }
-        // Also when it is repeated: a starter may have been killed between the two.
-        signal(&live.shim, Signal::TERM)
-    }
-
-    /// Sends a signal to a task's main process.
-    pub(super) fn signal(&self, task: TaskId, number: i32) -> Result<(), String> {
-        let known = self.known.get(&task).ok_or_else(|| unknown(task))?;
-        let Phase::Live(Live { main: Some(main), .. }) = &known.phase else {
-            return Err(format!("{task} does not run"));
-        };
-        let wanted = Signal::from_named_raw(number);
-        let wanted = wanted.ok_or_else(|| format!("{number} is not a signal's number"))?;
-        let process = self.procs.open(*main).ok_or_else(|| format!("{task} does not run"))?;
-        signal(&process, wanted)
-    }
-
     /// Drops the record of a task of which nothing is left, but for its output. Unknown ones are forgotten already.
     pub(super) fn forget(&mut self, task: TaskId) -> Result<(), String> {
         let Some(known) = self.known.get(&task) else { return Ok(()) };
@@ -275,7 +224,7 @@ impl Tasks {
             Found::Alive { shim } => {
                 self.watch.add(task, dir.path())?;
                 // The order may have been written just before the last starter died.
-                if dir.stop().exists() || dir.save().exists() {
+                if dir.stop().exists() || dir.save().exists() || dir.permit().exists() {
                     signal(&shim, Signal::TERM)
                         .unwrap_or_else(|why| warn!(%task, %why, "its shim"));
                 }
@@ -381,17 +330,13 @@ fn line(task: TaskId, known: &Task) -> TaskLine {
         },
     };
     let is_alive = matches!(known.phase, Phase::Live(_));
-    TaskLine { task, status, save: known.told.save(is_alive), commit: known.told.commit.clone() }
-}
-
-fn signal(process: &OwnedFd, signal: Signal) -> Result<(), String> {
-    match pidfd_send_signal(process, signal) {
-        // It has ended; its end is seen elsewhere.
-        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-        Err(why) => Err(format!("it cannot be signalled: {why}")),
+    let something_is_left = !matches!(known.phase, Phase::Ended(_));
+    TaskLine {
+        task,
+        status,
+        save: known.told.save(is_alive),
+        commit: known.told.commit.clone(),
+        ask: known.told.ask(something_is_left),
+        permit: known.told.permit.clone(),
     }
-}
-
-fn unknown(task: TaskId) -> String {
-    format!("{task} is not known here")
 }

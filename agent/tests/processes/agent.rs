@@ -1,5 +1,7 @@
 //! The agent as a real process with a real starter, linked to a coordinator made of this test.
 
+mod permits;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};

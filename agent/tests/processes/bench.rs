@@ -98,7 +98,7 @@ impl Bench {
         }
         let message: FromStarter = serde_json::from_str(&line).unwrap();
         if let FromStarter::Changed(line) = &message {
-            self.seen.insert(line.task, line.clone());
+            self.seen.insert(line.task, *line.clone());
         }
         Some(message)
     }

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -77,13 +78,14 @@ impl Store {
         &self.directory
     }
 
-    /// Saves durably, then drops the oldest beyond those kept. Returns the file's name.
+    /// Saves durably, at so many bytes a second if that is limited, then drops the oldest beyond those
+    /// kept. Returns the file's name.
     ///
     /// # Errors
     /// When the file system fails; the checkpoints before are untouched then.
-    pub(crate) fn save(&self, checkpoint: &Checkpoint) -> Result<String> {
+    pub(crate) fn save(&self, checkpoint: &Checkpoint, rate: Option<u64>) -> Result<String> {
         let name = format!("step-{:08}{SUFFIX}", checkpoint.step);
-        write_durably(&self.directory, &name, &checkpoint.encode()?)?;
+        write_durably(&self.directory, &name, &checkpoint.encode()?, rate)?;
         for (_, old) in self.steps()?.iter().rev().skip(KEEP) {
             fs::remove_file(self.directory.join(old)).with_context(|| old.clone())?;
         }
@@ -200,17 +202,39 @@ impl Checkpoint {
 ///
 /// # Errors
 /// When the file system fails.
-pub(crate) fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_durably(
+    directory: &Path,
+    name: &str,
+    bytes: &[u8],
+    rate: Option<u64>,
+) -> Result<()> {
     let temporary = directory.join(format!("{name}{TEMPORARY}"));
     let write = || {
         let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
+        match rate {
+            Some(rate) => write_at(&mut file, bytes, rate)?,
+            None => file.write_all(bytes)?,
+        }
         file.sync_all()?;
         fs::rename(&temporary, directory.join(name))?;
         // Without this the rename itself may be lost with the power.
         File::open(directory)?.sync_all()
     };
     write().with_context(|| format!("cannot write {name} in {}", directory.display()))
+}
+
+/// In pieces of 10 ms, each waited for before it is written.
+fn write_at(file: &mut File, bytes: &[u8], rate: u64) -> std::io::Result<()> {
+    let mut paid = Instant::now();
+    let piece = usize::try_from(rate / 100).unwrap_or(usize::MAX).max(1);
+    for piece in bytes.chunks(piece) {
+        let count = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        let takes = count.saturating_mul(1_000_000) / rate.max(1);
+        paid = paid.max(Instant::now()) + Duration::from_micros(takes);
+        std::thread::sleep(paid.saturating_duration_since(Instant::now()));
+        file.write_all(piece)?;
+    }
+    Ok(())
 }
 
 /// The content of a file, or `None` when it does not exist.

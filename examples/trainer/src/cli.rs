@@ -64,6 +64,7 @@ pub(crate) struct DigestArgs {
 }
 
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct RunArgs {
     /// Start `LOCAL_WORLD_SIZE` ranks on this node and wait for them, as torchrun does
     #[arg(long)]
@@ -87,6 +88,9 @@ pub(crate) struct RunArgs {
     /// How long to wait at the start until every rank has joined
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub(crate) join_timeout: u64,
+    /// Ask for a permit before each save, and write no faster than it says
+    #[arg(long)]
+    pub(crate) permits: bool,
     /// For tests: leave with exit code 3 instead of taking this step
     #[arg(long, value_name = "STEP")]
     pub(crate) fail_at_step: Option<u64>,

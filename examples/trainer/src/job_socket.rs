@@ -16,6 +16,9 @@ use crate::output;
 /// How long a commit may be looked at. The other ranks wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a permit is waited for in the queue; then the gate lets it through early.
+const PERMIT_WAIT: Duration = Duration::from_secs(30);
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct JobSocket {
@@ -23,6 +26,8 @@ pub(crate) struct JobSocket {
     stream: Option<UnixStream>,
     input: Vec<u8>,
     save_asked: bool,
+    /// The number of the permit that is held.
+    permit: Option<u64>,
 }
 
 impl JobSocket {
@@ -33,7 +38,12 @@ impl JobSocket {
             Ok(stream)
         });
         match opened {
-            Ok(stream) => Some(Self { stream: Some(stream), input: Vec::new(), save_asked: false }),
+            Ok(stream) => Some(Self {
+                stream: Some(stream),
+                input: Vec::new(),
+                save_asked: false,
+                permit: None,
+            }),
             Err(error) => {
                 output::complain(&format!("no job socket at {}: {error}", path.display()));
                 None
@@ -58,7 +68,11 @@ impl JobSocket {
         let bytes = directory.join(name).metadata().with_context(words)?.len();
         let files = json!([{"path": name, "bytes": bytes}]);
         let commit = json!({"commit": {"step": step, "path": directory, "files": files}});
-        match self.answer(&format!("{commit}\n")) {
+        let answer = self.answer(&commit, PATIENCE, |line| {
+            let refused = line.pointer("/refused/why").map(|why| Some(why.to_string()));
+            refused.or_else(|| line.get("committed").map(|_| None))
+        });
+        match answer {
             Ok(Some(why)) => output::complain(&format!("step {step} does not count: {why}")),
             Ok(None) => output::say(&format!("committed step {step}")),
             Err(error) => self.give_up(&error),
@@ -66,25 +80,61 @@ impl JobSocket {
         Ok(())
     }
 
-    /// Why a commit was refused; none = it was not.
-    fn answer(&mut self, message: &str) -> Result<Option<String>> {
-        let Some(stream) = &mut self.stream else { return Ok(Some("no connection".to_owned())) };
+    /// Waits for a permit; the bytes per second that it allows, none = not limited. Without one it
+    /// is written all the same: a checkpoint matters more.
+    pub(crate) fn permit(&mut self, bytes: u64, class: &str) -> Option<u64> {
+        let wish = json!({"bytes": bytes, "class": class, "wait_s": PERMIT_WAIT.as_secs()});
+        let ask = json!({"ask": wish});
+        let granted = self.answer(&ask, PERMIT_WAIT + PATIENCE, |line| {
+            let no = line.pointer("/deny/why").or_else(|| line.pointer("/refused/why"));
+            no.map(|why| Err(why.to_string())).or_else(|| line.get("grant").cloned().map(Ok))
+        });
+        let grant = match granted {
+            Ok(Ok(grant)) => grant,
+            Ok(Err(why)) => {
+                output::complain(&format!("writing without a permit: {why}"));
+                return None;
+            }
+            Err(error) => {
+                self.give_up(&error);
+                return None;
+            }
+        };
+        self.permit = grant.get("permit").and_then(Value::as_u64);
+        grant.get("bytes_per_s").and_then(Value::as_u64)
+    }
+
+    /// Gives the permit back, if one is held.
+    pub(crate) fn done(&mut self) {
+        let Some(permit) = self.permit.take() else { return };
+        let done = json!({"done": {"permit": permit}});
+        let answered = self.answer(&done, PATIENCE, |line| {
+            line.get("done").or_else(|| line.get("refused")).map(|_| ())
+        });
+        if let Err(error) = answered {
+            self.give_up(&error);
+        }
+    }
+
+    /// Says something and waits for the line that `pick` takes for the answer.
+    fn answer<T>(
+        &mut self,
+        message: &Value,
+        patience: Duration,
+        pick: impl Fn(&Value) -> Option<T>,
+    ) -> Result<T> {
+        let stream = self.stream.as_mut().context("no connection")?;
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        stream.write_all(message.as_bytes())?;
-        let deadline = Instant::now() + PATIENCE;
+        stream.write_all(format!("{message}\n").as_bytes())?;
+        let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                bail!("no answer to a commit");
+                bail!("no answer");
             }
-            for line in self.hear(left)? {
-                if let Some(why) = line.pointer("/refused/why") {
-                    return Ok(Some(why.to_string()));
-                }
-                if line.get("committed").is_some() {
-                    return Ok(None);
-                }
+            if let Some(answer) = self.hear(left)?.iter().find_map(&pick) {
+                return Ok(answer);
             }
         }
     }

@@ -18,6 +18,9 @@ use crate::result::{self, RunResult};
 use crate::wire::{self, Contribution, Hello, Wish};
 use crate::{output, signals};
 
+/// What one checkpoint has, about.
+const CHECKPOINT_BYTES: u64 = 3100;
+
 /// How often rank 0 tells where the run is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
@@ -212,13 +215,15 @@ impl Trainer<'_> {
     fn save(&mut self) -> Result<()> {
         // On all ranks, so that none waits for a silent one.
         std::thread::sleep(Duration::from_secs(self.args.save_seconds));
+        let rate = self.permit();
         self.group.agree(self.model.digest())?;
         if let Some(store) = &self.store {
             let checkpoint =
                 Checkpoint { run: self.run, step: self.step, model: self.model.clone() };
-            let name = store.save(&checkpoint)?;
+            let name = store.save(&checkpoint, rate)?;
             self.say(&format!("saved {name}"));
             if let Some(socket) = &mut self.socket {
+                socket.done();
                 socket.commit(self.step, store.directory(), &name)?;
             }
             if self.is_last() {
@@ -228,6 +233,14 @@ impl Trainer<'_> {
         }
         self.group.broadcast(Vec::new())?;
         Ok(())
+    }
+
+    /// Asks on rank 0, before any rank waits for another in the save itself. At how many bytes a
+    /// second it may write; none = not limited.
+    fn permit(&mut self) -> Option<u64> {
+        let socket = self.socket.as_mut().filter(|_| self.args.permits && self.store.is_some())?;
+        let class = if self.step >= self.args.steps { "final" } else { "periodic" };
+        socket.permit(CHECKPOINT_BYTES, class)
     }
 
     fn must_fail_at(&self, step: u64) -> Result<bool> {

@@ -232,6 +232,8 @@ impl World {
                         starts.push((task, launch.gpus.clone()));
                     }
                     Action::Save { task, save } => drop(saves.insert(task, save)),
+                    // Nobody asks for a permit here.
+                    Action::Permit { .. } => {}
                     Action::Stop { task, stop: _ } => node.starter.stop(task),
                     Action::Forget { task } => {
                         node.starter.forget(task);

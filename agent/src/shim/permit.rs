@@ -1,0 +1,274 @@
+//! The task's newest ask for a permit to write, and what its job is told of the answer.
+//!
+//! The connection that asked holds the ask: when it is gone, so is the ask. It is written to a
+//! file for the starter, and the answer is read from another. What is not here: connections
+//! (`door`), and who decides.
+
+use std::mem;
+use std::time::{Duration, Instant};
+
+use tidegate_model::WriteClass;
+
+use crate::durable;
+use crate::job_protocol::{Done, Grant, Progress, ToJob, Wish};
+use crate::permits::{AskRecord, PermitRecord};
+use crate::since_boot::SinceBoot;
+use crate::task_dir::{TaskDir, bytes_of, load};
+
+/// Longest wait that a job can ask for: no collective has a longer watchdog.
+const MAX_WAIT_S: u64 = 24 * 60 * 60;
+
+/// Between two writes of how far a job is: each wakes starter and agent.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Before a write that failed is tried again.
+const WRITE_RETRY: Duration = Duration::from_secs(1);
+
+const STOPPING: &str = "the task is being stopped";
+
+/// What is to be said, and to which connection.
+pub(super) type Said = (u64, ToJob);
+
+/// The ask of a task.
+pub(super) struct Permits {
+    dir: TaskDir,
+    last: u64,
+    open: Option<Open>,
+    outbox: Vec<Said>,
+    is_stopping: bool,
+    /// What the file should hold.
+    record: Option<AskRecord>,
+    written_at: Option<Instant>,
+    /// When to write it; none when the file holds it.
+    next_write: Option<Instant>,
+}
+
+/// An ask that is not over.
+struct Open {
+    number: u64,
+    holder: u64,
+    answer: Option<PermitRecord>,
+    has_lapsed: bool,
+}
+
+impl Permits {
+    pub(super) fn of(dir: &TaskDir) -> Self {
+        Self {
+            dir: dir.clone(),
+            last: 0,
+            open: None,
+            outbox: Vec::new(),
+            is_stopping: false,
+            record: None,
+            written_at: None,
+            next_write: None,
+        }
+    }
+
+    /// A connection asks; its answer for now.
+    pub(super) fn ask(&mut self, holder: u64, wish: &Wish) -> Result<ToJob, String> {
+        let class = checked(wish)?;
+        if self.is_stopping {
+            return Err(STOPPING.to_owned());
+        }
+        let ask = self.last.saturating_add(1);
+        if let Some(open) = self.open.take().filter(|open| open.holder != holder) {
+            self.deny(&open, "a later ask of this task has taken its place");
+        }
+        self.last = ask;
+        self.open = Some(Open { number: ask, holder, answer: None, has_lapsed: false });
+        self.record = Some(AskRecord {
+            number: ask,
+            class,
+            bytes: wish.bytes,
+            files: wish.files.unwrap_or(0),
+            patience_ms: wish.wait_s.map(|seconds| seconds.saturating_mul(1000)),
+            asked_ms: SinceBoot::now(),
+            written: 0,
+            done: false,
+        });
+        self.write();
+        Ok(ToJob::Wait { ask, position: None, expected_s: None })
+    }
+
+    /// None: nothing is to be said.
+    pub(super) fn progress(&mut self, said: &Progress) -> Result<(), String> {
+        self.held(said.permit)?;
+        if let Some(record) = &mut self.record {
+            record.written = said.bytes;
+        }
+        let due = self.written_at.and_then(|at| at.checked_add(PROGRESS_INTERVAL));
+        self.next_write = self.next_write.or_else(|| Some(due.unwrap_or_else(Instant::now)));
+        Ok(())
+    }
+
+    /// How a permit stands, or an ask that waits.
+    pub(super) fn renew(&self, permit: u64) -> Result<ToJob, String> {
+        Ok(self.held(permit)?.stands())
+    }
+
+    pub(super) fn done(&mut self, said: &Done) -> Result<ToJob, String> {
+        self.held(said.permit)?;
+        if let (Some(record), Some(bytes)) = (&mut self.record, said.bytes) {
+            record.written = bytes;
+        }
+        self.end();
+        Ok(ToJob::Done { permit: said.permit })
+    }
+
+    /// Takes the answer that the starter has written, if it is to this ask.
+    pub(super) fn read(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        // One that cannot be read is none: the starter's next one replaces it.
+        let answer = load::<PermitRecord>(&self.dir.permit()).ok().flatten();
+        let Some(answer) = answer.filter(|answer| answer.ask() == open.number) else { return };
+        let before = open.answer.replace(answer);
+        let (was_lapsed, now) = (mem::take(&mut open.has_lapsed), SinceBoot::now());
+        open.has_lapsed = open.is_over(now);
+        let is_news = before.is_none_or(|before| open.is_news_after(&before))
+            || was_lapsed != open.has_lapsed;
+        if is_news {
+            self.outbox.push((open.holder, open.stands()));
+        }
+        if matches!(open.answer, Some(PermitRecord::Denied { .. })) {
+            self.end();
+        }
+    }
+
+    /// Does what time has brought.
+    pub(super) fn turn(&mut self, now: Instant) {
+        if let Some(open) = &mut self.open
+            && !open.has_lapsed
+            && open.is_over(SinceBoot::now())
+        {
+            open.has_lapsed = true;
+            self.outbox.push((open.holder, open.stands()));
+        }
+        if self.next_write.is_some_and(|due| due <= now) {
+            self.write();
+        }
+    }
+
+    /// Until time brings something; none if it does not.
+    pub(super) fn left(&self, now: Instant) -> Option<Duration> {
+        let write = self.next_write.map(|due| due.saturating_duration_since(now));
+        let lapse = self.open.as_ref().filter(|open| !open.has_lapsed).and_then(Open::until);
+        let lapse = lapse.map(|until| Duration::from_millis(until.since(SinceBoot::now()).0));
+        write.into_iter().chain(lapse).min()
+    }
+
+    /// The connection without which the ask is over.
+    pub(super) fn holder(&self) -> Option<u64> {
+        self.open.as_ref().map(|open| open.holder)
+    }
+
+    /// The task is being stopped: nobody is let through any more. Who writes may finish.
+    pub(super) fn stop(&mut self) {
+        self.is_stopping = true;
+        let is_granted = |open: &Open| matches!(open.answer, Some(PermitRecord::Granted { .. }));
+        if let Some(open) = self.open.take_if(|open| !is_granted(open)) {
+            self.deny(&open, STOPPING);
+            self.end();
+        }
+    }
+
+    /// The ask is over.
+    pub(super) fn end(&mut self) {
+        self.open = None;
+        if let Some(record) = self.record.as_mut().filter(|record| !record.done) {
+            record.done = true;
+            self.write();
+        }
+    }
+
+    /// What is to be said since the last call.
+    pub(super) fn take_said(&mut self) -> Vec<Said> {
+        mem::take(&mut self.outbox)
+    }
+
+    fn held(&self, permit: u64) -> Result<&Open, String> {
+        let open = self.open.as_ref().filter(|open| open.number == permit);
+        open.ok_or_else(|| match &self.open {
+            Some(open) => format!("permit: {permit} is over; {} is asked for or held", open.number),
+            None => format!("permit: {permit} is not held; ask for one"),
+        })
+    }
+
+    fn deny(&mut self, open: &Open, why: &str) {
+        let deny = ToJob::Deny { ask: open.number, why: why.to_owned(), retry_after_s: None };
+        self.outbox.push((open.holder, deny));
+    }
+
+    fn write(&mut self) {
+        let now = Instant::now();
+        let Some(record) = &self.record else { return };
+        let written = bytes_of(record).and_then(|bytes| durable::publish(&self.dir.ask(), &bytes));
+        self.written_at = Some(now);
+        self.next_write = if written.is_ok() { None } else { now.checked_add(WRITE_RETRY) };
+    }
+}
+
+impl Open {
+    fn until(&self) -> Option<SinceBoot> {
+        match &self.answer {
+            Some(PermitRecord::Granted { until_ms, .. }) => Some(*until_ms),
+            Some(PermitRecord::Waits { .. } | PermitRecord::Denied { .. }) | None => None,
+        }
+    }
+
+    fn is_over(&self, now: SinceBoot) -> bool {
+        self.until().is_some_and(|until| until <= now)
+    }
+
+    /// Whether the job is to be told; that it holds for longer is not worth its while.
+    fn is_news_after(&self, before: &PermitRecord) -> bool {
+        let rates = |answer: &PermitRecord| match answer {
+            PermitRecord::Granted { bytes_per_s, after_bytes_per_s, .. } => {
+                Some((*bytes_per_s, *after_bytes_per_s))
+            }
+            PermitRecord::Waits { .. } | PermitRecord::Denied { .. } => None,
+        };
+        let Some(answer) = &self.answer else { return false };
+        match (rates(answer), rates(before)) {
+            (Some(now), Some(before)) => now != before,
+            (Some(_), None) | (None, Some(_)) => true,
+            (None, None) => answer != before,
+        }
+    }
+
+    fn stands(&self) -> ToJob {
+        let ask = self.number;
+        match self.answer.clone() {
+            None => ToJob::Wait { ask, position: None, expected_s: None },
+            Some(PermitRecord::Waits { ask, position, expected_ms }) => ToJob::Wait {
+                ask,
+                position: Some(position),
+                expected_s: Some(expected_ms.div_ceil(1000)),
+            },
+            Some(PermitRecord::Denied { ask, why }) => {
+                ToJob::Deny { ask, why, retry_after_s: None }
+            }
+            Some(PermitRecord::Granted { ask, bytes_per_s, after_bytes_per_s, until_ms }) => {
+                let lapsed = self.has_lapsed;
+                ToJob::Grant(Grant {
+                    permit: ask,
+                    bytes_per_s: if lapsed { after_bytes_per_s } else { bytes_per_s },
+                    until_s: until_ms.since(SinceBoot::now()).0 / 1000,
+                    after_bytes_per_s,
+                    lapsed,
+                })
+            }
+        }
+    }
+}
+
+/// The class of an ask that makes sense.
+fn checked(wish: &Wish) -> Result<WriteClass, String> {
+    if wish.bytes == 0 {
+        return Err("bytes: 0 given; what the whole gang will write is accepted, from 1".to_owned());
+    }
+    if let Some(wait) = wish.wait_s.filter(|wait| *wait > MAX_WAIT_S) {
+        return Err(format!("wait_s: {wait} given; 0 to {MAX_WAIT_S} is accepted"));
+    }
+    wish.class.parse().map_err(|why| format!("class: {why}"))
+}

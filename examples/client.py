@@ -1,0 +1,146 @@
+"""A job's side of $TIDEGATE_SOCKET, for Python programs: copy it beside yours. No dependencies.
+
+    job = Job()
+    with job.permit(bytes=size, kind="periodic", wait_s=60, share=1 / world_size):
+        with open(path, "wb") as file:
+            job.write(file, data)          # at the granted rate
+            file.flush(); os.fsync(file.fileno())
+    job.commit(step, directory)
+    if job.asked_to_save(): ...
+
+One rank makes one, asks before the collective that saves, and tells the others its rate. See
+docs/job-protocol.md.
+"""
+
+import contextlib
+import json
+import os
+import select
+import socket
+import time
+
+# Pieces of a paced write take so long, in seconds.
+PIECE = 0.01
+
+
+class Refused(Exception):
+    """The node, or the write gate, says no. Writing is possible all the same."""
+
+
+class Job:
+    def __init__(self, path=None):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path or os.environ["TIDEGATE_SOCKET"])
+        self.unread = b""
+        # The newest request to save, as the file $TIDEGATE_PREEMPT_FILE has it.
+        self.request = None
+        # What is held: the last `grant`.
+        self.grant = None
+        self.share = 1.0
+        self.written = 0
+        # When the pieces written so far are paid for.
+        self.paid = 0.0
+        self.identity = self._ask({"hello": {}}, "hello")
+        self.request = self.identity["request"] or self.request
+
+    def asked_to_save(self):
+        """The newest request to save, or None. Does not wait."""
+        self._listen()
+        return self.request
+
+    @contextlib.contextmanager
+    def permit(self, **wish):
+        """Holds a permit; the same as `ask` and `done`."""
+        self.ask(**wish)
+        try:
+            yield self.grant
+        finally:
+            self.done()
+
+    def ask(self, bytes, kind="periodic", files=None, wait_s=None, share=1.0):
+        """Waits for a permit for the whole gang, of whose rate this process uses `share`."""
+        wish = {"bytes": bytes, "class": kind, "files": files, "wait_s": wait_s}
+        self.grant = None
+        self.share, self.written, self.paid = share, 0, time.monotonic()
+        self._say({"ask": wish})
+        while self.grant is None:
+            self._take(self._hear())
+
+    def rate(self):
+        """Bytes per second for this process, as it was told last; None = not limited."""
+        rate = self.grant and self.grant["bytes_per_s"]
+        return None if rate is None else max(rate * self.share, 1.0)
+
+    def write(self, file, data):
+        """Writes to a file object at the granted rate."""
+        rest = memoryview(data).cast("B")
+        while len(rest):
+            # Another rate may have been told meanwhile.
+            self._listen()
+            rate = self.rate()
+            size = len(rest) if rate is None else max(int(rate * PIECE), 1)
+            piece, rest = rest[:size], rest[size:]
+            if rate is not None:
+                # Paid before it is written.
+                now = time.monotonic()
+                self.paid = max(self.paid, now) + len(piece) / rate
+                time.sleep(self.paid - now)
+            file.write(piece)
+            self.written += len(piece)
+
+    def progress(self, bytes):
+        """Tells how much the whole gang has written since the permit."""
+        self._say({"progress": {"permit": self.grant["permit"], "bytes": bytes}})
+
+    def done(self, bytes=None):
+        """Gives the permit back."""
+        permit, self.grant = self.grant["permit"], None
+        self._ask({"done": {"permit": permit, "bytes": bytes}}, "done")
+
+    def commit(self, step, path):
+        """Says that a directory is a complete, durable checkpoint."""
+        path = os.path.abspath(path)
+        files = []
+        for directory, _, names in os.walk(path):
+            for name in names:
+                file = os.path.join(directory, name)
+                size = os.path.getsize(file)
+                files.append({"path": os.path.relpath(file, path), "bytes": size})
+        self._ask({"commit": {"step": step, "path": path, "files": files}}, "committed")
+
+    def _ask(self, message, answer):
+        self._say(message)
+        while True:
+            told = self._hear()
+            if answer in told:
+                return told[answer]
+            self._take(told)
+
+    def _take(self, told):
+        """What may come unasked."""
+        if "refused" in told:
+            raise Refused(told["refused"]["why"])
+        if "deny" in told:
+            self.grant = None
+            raise Refused(told["deny"]["why"])
+        if "save" in told:
+            self.request = told["save"]
+        if "grant" in told:
+            self.grant = told["grant"]
+
+    def _say(self, message):
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _hear(self):
+        while b"\n" not in self.unread:
+            chunk = self.socket.recv(65536)
+            if not chunk:
+                raise ConnectionError("the job socket was closed")
+            self.unread += chunk
+        line, self.unread = self.unread.split(b"\n", 1)
+        return json.loads(line)
+
+    def _listen(self):
+        """Takes what has come, without waiting."""
+        while b"\n" in self.unread or select.select([self.socket], [], [], 0)[0]:
+            self._take(self._hear())

@@ -1,0 +1,269 @@
+//! Permits to write: jobs that ask, the write gate, and what is left of a permit when any of the
+//! parts between them is killed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test's helper may fail as the test itself does"
+)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cluster_tests::binaries::Binaries;
+use cluster_tests::client::Client;
+use cluster_tests::cluster::{Cluster, Plan, Role};
+use cluster_tests::processes::signal;
+use cluster_tests::wait::until;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tidegate_agent::permits::PermitRecord;
+use tidegate_agent::since_boot::SinceBoot;
+use tidegate_agent::task_dir::{TaskDir, load};
+use tidegate_model::{CheckpointOffer, JobId, JobSpec, SaveTarget, Span};
+use tidegate_proto::v1;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What may be written in a second, and what of it one node can.
+const CAP: u64 = 1_000_000;
+const OF_A_NODE: u64 = 600_000;
+
+/// Passes lines on between the job's socket and the test.
+const RELAY: &str = "
+import os, socket, sys, threading
+job = socket.socket(socket.AF_UNIX)
+job.connect(os.environ['TIDEGATE_SOCKET'])
+door = socket.socket(socket.AF_UNIX)
+door.bind(sys.argv[1] + '.new')
+door.listen()
+os.rename(sys.argv[1] + '.new', sys.argv[1])
+test, _ = door.accept()
+def pump(source, sink):
+    while data := source.recv(65536):
+        sink.sendall(data)
+threading.Thread(target=pump, args=(test, job), daemon=True).start()
+pump(job, test)
+";
+
+/// Two nodes with a GPU each, and a gate that lets one of them write less than both may.
+async fn cluster(writers: Option<u32>) -> Cluster {
+    let plan = Plan { heartbeat: "200ms".to_owned(), ..Plan::nodes(2, 1) };
+    let cluster = Cluster::start(Binaries::built().unwrap(), &plan).await.unwrap();
+    let rule = v1::GateRule {
+        cap_bytes_per_s: Some(CAP),
+        node_bytes_per_s: Some(OF_A_NODE),
+        writers,
+        ..v1::GateRule::default()
+    };
+    let change = Some(v1::change_gate_request::Change::Set(rule));
+    let request = v1::ChangeGateRequest { storage: "shared".to_owned(), change };
+    cluster.client().unwrap().api().change_gate(request).await.unwrap();
+    cluster
+}
+
+fn offer() -> CheckpointOffer {
+    CheckpointOffer {
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(1),
+        bytes: None,
+        storage: "shared".parse().unwrap(),
+        saved_codes: Vec::new(),
+    }
+}
+
+/// A running job and the test's connection to its socket.
+struct Job {
+    id: JobId,
+    stream: BufReader<UnixStream>,
+}
+
+impl Job {
+    async fn started(cluster: &Cluster, name: &str) -> Self {
+        let relay = cluster.dir().join(name);
+        let shown = relay.display().to_string();
+        let spec = JobSpec {
+            command: ["python3", "-c", RELAY, &shown].map(str::to_owned).to_vec(),
+            env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap())],
+            min_runtime: Span::minutes(10),
+            checkpoint: Some(offer()),
+            ..cluster.job(name, 1)
+        };
+        let id = cluster.client().unwrap().submit(&spec).await.unwrap();
+        let connect = async || UnixStream::connect(&relay).map_err(|error| error.to_string());
+        let stream = until(MINUTE, "the job's relay", connect).await.unwrap();
+        stream.set_read_timeout(Some(MINUTE)).unwrap();
+        Self { id, stream: BufReader::new(stream) }
+    }
+
+    fn say(&mut self, message: &Value) {
+        writeln!(self.stream.get_mut(), "{message}").unwrap();
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    /// Asks to write so much.
+    fn ask(&mut self, bytes: u64) {
+        self.say(&json!({"ask": {"bytes": bytes, "class": "periodic", "wait_s": 3600}}));
+        assert_eq!(self.hear()["wait"]["position"], Value::Null, "at once");
+    }
+
+    /// What it is granted next.
+    fn granted(&mut self) -> Value {
+        loop {
+            let told = self.hear();
+            if told.get("wait").is_none() {
+                return told["grant"].clone();
+            }
+        }
+    }
+
+    fn rate(&mut self) -> u64 {
+        self.granted()["bytes_per_s"].as_u64().unwrap()
+    }
+
+    fn done(&mut self, permit: u64) {
+        self.say(&json!({"done": {"permit": permit}}));
+        while self.hear() != json!({"done": {"permit": permit}}) {}
+    }
+
+    /// When the permit ends of which the shim was told.
+    fn end_of_permit(&self, cluster: &Cluster) -> Option<SinceBoot> {
+        let records = self.task_dirs(cluster).into_iter();
+        let permits = records.filter_map(|dir| load(&dir.permit()).unwrap());
+        permits
+            .map(|permit| match permit {
+                PermitRecord::Granted { until_ms, .. } => until_ms,
+                PermitRecord::Waits { .. } | PermitRecord::Denied { .. } => SinceBoot(0),
+            })
+            .next()
+    }
+
+    /// Its only task's, on whichever node it is.
+    fn task_dirs(&self, cluster: &Cluster) -> Vec<TaskDir> {
+        let task = format!("{}.1.0", self.id).parse().unwrap();
+        let tasks = |node| -> PathBuf { cluster.dir().join(format!("node-{node}/tasks")) };
+        (0..cluster.nodes()).map(|node| TaskDir::of(&tasks(node), task)).collect()
+    }
+
+    fn node(&self, cluster: &Cluster) -> usize {
+        self.task_dirs(cluster).iter().position(|dir| dir.path().exists()).unwrap()
+    }
+}
+
+async fn gate(client: &Client) -> v1::GateView {
+    let request = v1::ListGatesRequest { storage: Some("shared".to_owned()) };
+    let reply = client.api().list_gates(request).await.unwrap().into_inner();
+    reply.gates.into_iter().next().unwrap()
+}
+
+#[tokio::test]
+async fn a_job_that_asks_waits_for_the_others_and_writes_when_they_are_done() {
+    let cluster = cluster(None).await;
+    let mut first = Job::started(&cluster, "first").await;
+    let mut second = Job::started(&cluster, "second").await;
+    first.ask(1_000_000_000);
+    assert_eq!(first.rate(), OF_A_NODE);
+    second.ask(1_000_000_000);
+    assert_eq!(second.rate(), CAP - OF_A_NODE, "what is left");
+    let view = gate(&cluster.client().unwrap()).await;
+    assert_eq!((view.admitted_bytes_per_s, view.writers.len()), (CAP, 2));
+    first.done(1);
+    assert_eq!(second.rate(), OF_A_NODE, "unasked");
+    second.done(1);
+    let over = async || match gate(&cluster.client().unwrap()).await.writers.len() {
+        0 => Ok(()),
+        more => Err(format!("{more} write")),
+    };
+    until(MINUTE, "the gate to be empty", over).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_permit_is_renewed_when_agent_and_starter_were_killed() {
+    let mut cluster = cluster(None).await;
+    let mut job = Job::started(&cluster, "job").await;
+    job.ask(1000);
+    assert_eq!(job.rate(), OF_A_NODE);
+    let node = job.node(&cluster);
+    cluster.kill(Role::Agent(node)).unwrap();
+    cluster.kill(Role::Starter(node)).unwrap();
+    let before = job.end_of_permit(&cluster).unwrap();
+    cluster.start_role(Role::Starter(node)).unwrap();
+    cluster.start_role(Role::Agent(node)).unwrap();
+    let is_renewed = async || match job.end_of_permit(&cluster) {
+        Some(end) if end.since(before) > Span::seconds(2) => Ok(()),
+        other => Err(format!("{other:?} after {before:?}")),
+    };
+    until(MINUTE, "a later end", is_renewed).await.unwrap();
+    job.say(&json!({"renew": {"permit": 1}}));
+    let told = job.granted();
+    assert_eq!((told["bytes_per_s"].as_u64(), told.get("lapsed")), (Some(OF_A_NODE), None));
+    job.done(1);
+}
+
+#[tokio::test]
+async fn who_is_not_heard_falls_to_a_safe_rate_and_nobody_gets_what_it_may_still_use() {
+    let mut cluster = cluster(None).await;
+    let mut first = Job::started(&cluster, "first").await;
+    let mut second = Job::started(&cluster, "second").await;
+    first.ask(1000);
+    assert_eq!(first.rate(), OF_A_NODE);
+    let silent = first.node(&cluster);
+    cluster.kill(Role::Coordinator).unwrap();
+    cluster.kill(Role::Agent(silent)).unwrap();
+    second.ask(1_000_000_000);
+    cluster.start_role(Role::Coordinator).unwrap();
+    // While the first may write at its rate, and after that at what is kept for such as it.
+    assert!(second.rate() <= CAP - OF_A_NODE);
+    let lapsed = first.granted();
+    assert_eq!((&lapsed["lapsed"], &lapsed["until_s"]), (&json!(true), &json!(0)));
+    let safe = lapsed["bytes_per_s"].as_u64().unwrap();
+    assert!(0 < safe && safe <= CAP / 10, "{lapsed}");
+    assert!(second.rate() <= CAP - safe);
+    cluster.start_role(Role::Agent(silent)).unwrap();
+    let again = first.granted();
+    assert_eq!(again.get("lapsed"), None);
+    assert!(again["bytes_per_s"].as_u64().unwrap() <= CAP - OF_A_NODE);
+}
+
+#[tokio::test]
+async fn the_permit_of_a_job_that_is_killed_goes_to_the_next() {
+    let cluster = cluster(Some(1)).await;
+    let mut first = Job::started(&cluster, "first").await;
+    let mut second = Job::started(&cluster, "second").await;
+    first.ask(1_000_000_000);
+    assert_eq!(first.rate(), OF_A_NODE);
+    second.ask(1_000_000_000);
+    let waits = second.hear()["wait"].clone();
+    assert_eq!((&waits["ask"], &waits["position"]), (&json!(1), &json!(1)), "{waits}");
+    assert!(waits["expected_s"].as_u64().unwrap() > 600, "{waits}");
+    let processes = cluster.task_processes(&format!("{}.1.0", first.id));
+    signal(processes.first().unwrap().0, Signal::SIGKILL).unwrap();
+    assert_eq!(second.rate(), OF_A_NODE);
+}
+
+#[tokio::test]
+async fn a_training_job_asks_before_each_save_and_commits_what_it_wrote() {
+    let cluster = cluster(None).await;
+    let client = cluster.client().unwrap();
+    let arguments = ["--steps", "20", "--save-every", "10", "--permits"];
+    let trainer = cluster.trainer("trainer", 1, &arguments);
+    let job = client.submit(&JobSpec { checkpoint: Some(offer()), ..trainer }).await.unwrap();
+    let view = client.job_ended(job, MINUTE).await.unwrap();
+    let said = client.output(job, 1, 0).await.unwrap();
+    let stream = v1::LogStream::Stderr.into();
+    let job = job.to_string();
+    let read = v1::ReadLogRequest { job, attempt: 1, task: 0, stream, offset: 0, limit: 1 << 20 };
+    let complaints = client.api().read_log(read).await.unwrap().into_inner().bytes;
+    assert_eq!(String::from_utf8(complaints).unwrap(), "", "each save had a permit");
+    assert_eq!(view.state(), v1::JobState::Done, "{said}");
+    assert!(said.contains("committed step 10") && said.contains("committed step 20"), "{said}");
+    assert!(gate(&client).await.writers.is_empty());
+}
