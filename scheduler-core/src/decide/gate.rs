@@ -136,6 +136,12 @@ fn open_ask(seen: &Observations, attempt: &Attempt) -> Option<(TaskId, Ask)> {
     asks.next().map(|(task, noted)| (task, noted.ask))
 }
 
+/// The task that speaks for its gang: the one that has a permit, else the first that asks.
+fn asks_for_all(seen: &Observations, attempt: &Attempt) -> Option<TaskId> {
+    let has = attempt.writing.and_then(|of| of.permit).map(|permit| permit.task);
+    has.or_else(|| open_ask(seen, attempt).map(|(task, _)| task))
+}
+
 fn stepped(
     books: &Books,
     seen: &Observations,
@@ -229,6 +235,10 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
         let why = "the job's file has no [checkpoint]; a permit is for a storage target that it \
                    names";
         return Some(Permit::Denied { ask, why: why.to_owned() });
+    }
+    if asks_for_all(seen, attempt).is_some_and(|first| first != task) {
+        let why = "another task of this gang has asked; one asks for all".to_owned();
+        return Some(Permit::Denied { ask, why });
     }
     let own = |of: &Writing| of.permit.is_some_and(|one| (one.task, one.ask) == (task, ask));
     let Some(of) = attempt.writing.filter(own) else {
