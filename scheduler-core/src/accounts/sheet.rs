@@ -64,40 +64,40 @@ impl Accounts {
                 continue;
             };
             let limit = budget - budget.part(small_reserve.into(), WHOLE.into());
-            let divided = self.divided(&limb.children, base, t);
-            put(&mut own, &limb.children, divided.own);
-            put(&mut budgets, &limb.children, divided.budgets);
-            let row = Row { budget, limit, claim: account.claim(t), scaled: divided.scaled };
-            sheet.set(limb.id, row);
+            let scaled = self.divide(&limb.children, base, t, (&mut own, &mut budgets));
+            sheet.set(limb.id, Row { budget, limit, claim: account.claim(t), scaled });
         }
         sheet
     }
 
-    /// What the children at some places have of a parent's own budget.
-    fn divided(&self, places: &Range<usize>, base: Amount, t: Timestamp) -> Divided {
-        let children = self.limbs.get(places.clone()).into_iter().flatten();
-        let children: Vec<_> = children.filter_map(|limb| self.get(limb.id)).collect();
-        let mut own: Vec<_> = children.iter().map(|child| child.nominal(base, t)).collect();
-        let asks_more = scale(&mut own, base);
-        let moved: Vec<_> = children.iter().map(|child| child.transferred(t)).collect();
-        let with_transfers = own.iter().zip(&moved).map(|(own, moved)| *own + *moved);
-        let mut budgets: Vec<_> = with_transfers.map(|has| has.at_least(Amount::ZERO)).collect();
-        let gave_more = scale(&mut budgets, base + moved.into_iter().sum());
-        Divided { own, budgets, scaled: asks_more || gave_more }
+    /// Divides a parent's own budget among the children at some places: what each has of its own, and
+    /// with transfers. Whether any was scaled down.
+    fn divide(
+        &self,
+        places: &Range<usize>,
+        base: Amount,
+        t: Timestamp,
+        (own, budgets): (&mut [Amount], &mut [Amount]),
+    ) -> bool {
+        let child = |place: usize| self.limbs.get(place).and_then(|limb| self.get(limb.id));
+        let (Some(own), Some(budgets)) =
+            (own.get_mut(places.clone()), budgets.get_mut(places.clone()))
+        else {
+            return false;
+        };
+        for (place, own) in places.clone().zip(own.iter_mut()) {
+            *own = child(place).map_or(Amount::ZERO, |child| child.nominal(base, t));
+        }
+        let asks_more = scale(own, base);
+        let mut moved = Amount::ZERO;
+        for ((place, own), budget) in places.clone().zip(own.iter()).zip(budgets.iter_mut()) {
+            let transferred = child(place).map_or(Amount::ZERO, |child| child.transferred(t));
+            moved += transferred;
+            *budget = (*own + transferred).at_least(Amount::ZERO);
+        }
+        let gave_more = scale(budgets, base + moved);
+        asks_more || gave_more
     }
-}
-
-/// How a parent's own budget is divided among its children, in their order.
-struct Divided {
-    own: Vec<Amount>,
-    /// With transfers.
-    budgets: Vec<Amount>,
-    scaled: bool,
-}
-
-fn put(all: &mut [Amount], places: &Range<usize>, amounts: Vec<Amount>) {
-    let places = all.get_mut(places.clone()).into_iter().flatten();
-    places.zip(amounts).for_each(|(place, amount)| *place = amount);
 }
 
 /// Scales amounts that sum above `whole` down to it, pro rata.
