@@ -294,24 +294,30 @@ impl<J: Journal> Desk<J> {
         }
     }
 
-    /// A node speaks only for its own tasks.
+    /// Of the tasks that a node speaks of those on it: it speaks only for its own.
+    fn spoken_of<T>(
+        &self,
+        node: &NodeName,
+        whole: bool,
+        tasks: &BTreeMap<TaskId, T>,
+    ) -> Vec<TaskId> {
+        let known = self.engine.core().books().node_named(node);
+        let own = known.into_iter().flat_map(|known| &known.tasks).copied();
+        own.filter(|task| whole || tasks.contains_key(task)).collect()
+    }
+
     fn note_idle(&mut self, node: &NodeName, whole: bool, tasks: &BTreeMap<TaskId, Option<Span>>) {
         let now = self.clock.now();
-        let books = self.engine.core().books();
-        let known = books.node_named(node).map(|known| known.tasks.clone()).unwrap_or_default();
-        for task in known.into_iter().filter(|task| whole || tasks.contains_key(task)) {
+        for task in self.spoken_of(node, whole, tasks) {
             let idle = tasks.get(&task).copied().flatten();
             let since = idle.map(|span| Timestamp(now.0.saturating_sub(span.0)));
             self.engine.observe(now, &Observation::TaskIdle { task, since });
         }
     }
 
-    /// Likewise.
     fn note_writes(&mut self, node: &NodeName, whole: bool, tasks: &BTreeMap<TaskId, Bandwidth>) {
         let now = self.clock.now();
-        let books = self.engine.core().books();
-        let known = books.node_named(node).map(|known| known.tasks.clone()).unwrap_or_default();
-        for task in known.into_iter().filter(|task| whole || tasks.contains_key(task)) {
+        for task in self.spoken_of(node, whole, tasks) {
             let rate = tasks.get(&task).copied().unwrap_or_default();
             self.engine.observe(now, &Observation::TaskWrites { task, rate });
         }

@@ -2,16 +2,19 @@
 //!
 //! Indexes beside the maps are derived (`index`); `audit` recounts them.
 
+mod writing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
 use tidegate_model::{
-    AttemptId, Bandwidth, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec,
-    NodeFacts, NodeId, NodeName, Span, StorageName, SubmitKey, TaskExit, TaskId, Timestamp, UserId,
-    WhileWaiting, WriteClass,
+    AttemptId, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec, NodeFacts,
+    NodeId, NodeName, Span, StorageName, SubmitKey, TaskExit, TaskId, Timestamp, UserId,
+    WhileWaiting,
 };
 
+pub use self::writing::{PermitOf, Writing};
 use crate::accounts::{AccountId, Accounts, Size};
 use crate::decision::{
     Excused, JobOutcome, Outcome, ParkReason, SaveReason, Standing, StopReason, Terms,
@@ -406,32 +409,6 @@ pub struct SaveOrder {
     pub at: Timestamp,
     /// When the write gate let it save.
     pub admitted: Option<Timestamp>,
-}
-
-/// What an attempt may write, or, of one that never asks, what it is reckoned to write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Writing {
-    /// Since when.
-    pub since: Timestamp,
-    /// How much in all.
-    pub bytes: Bytes,
-    /// At most, or as reckoned; none = its target has no cap.
-    pub rate: Option<Bandwidth>,
-    /// Whether it comes out of what is kept for those who wait too long and for silent nodes.
-    pub pooled: bool,
-    /// The ask that it answers; none = it was told to save, and has not asked.
-    pub permit: Option<PermitOf>,
-}
-
-/// Which ask a permit answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PermitOf {
-    /// The task that speaks for its gang.
-    pub task: TaskId,
-    /// The number of its ask.
-    pub ask: u64,
-    /// What for.
-    pub class: WriteClass,
 }
 
 /// Where an attempt is.

@@ -39,8 +39,6 @@ pub(crate) struct Limits {
     /// The part of it that is kept for who has waited too long and for silent nodes; lent while
     /// there is neither.
     pub(crate) pool: Bandwidth,
-    /// What silent nodes may use of the pool.
-    pub(crate) silent: Bandwidth,
     /// Most writers at a time.
     pub(crate) writers: usize,
 }
@@ -184,7 +182,7 @@ impl Room {
             let alike = writers.iter().filter(|one| one.pooled == pooled);
             alike.map(|one| one.rate).sum()
         };
-        let of_pool = used(true).plus(limits.silent);
+        let of_pool = used(true);
         let kept = if pool_needed { limits.pool.max(of_pool) } else { of_pool };
         let most = limits.cap.less(kept);
         let free = most.less(used(false));

@@ -26,7 +26,7 @@ impl Shell {
         let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
         let idle = self.idleness.idle(Instant::now());
         let told = Told { tasks: self.node.report(), applied, idle };
-        self.say(&self.facts.clone(), &told);
+        self.say(None, &told);
         self.told = Some(told);
     }
 
@@ -43,12 +43,14 @@ impl Shell {
         };
         let facts = NodeFacts { gpu_note: note, ..self.facts.clone() };
         if let Some(told) = self.told.take() {
-            self.say(&facts, &told);
+            self.say(Some(&facts), &told);
             self.told = Some(told);
         }
     }
 
-    fn say(&mut self, facts: &NodeFacts, told: &Told) {
+    /// `facts`: in place of those that are seen.
+    fn say(&mut self, facts: Option<&NodeFacts>, told: &Told) {
+        let facts = facts.unwrap_or(&self.facts);
         let Told { tasks, applied, idle } = told;
         let (asks, writes) = (&self.node.open_asks(), &self.writes.rates());
         if let Some(reporting) = &mut self.reporting {

@@ -1,7 +1,7 @@
 //! Write gates: what a storage target may carry, who writes and who waits.
 
 use serde::Serialize;
-use tidegate_proto::v1;
+use tidegate_proto::{permit, v1};
 
 use crate::view::users::Users;
 
@@ -72,7 +72,7 @@ pub(crate) struct Turn {
     pub(crate) pooled: bool,
     pub(crate) until_ms: u64,
     /// Null = it was told to save, and is reckoned, not held to it.
-    pub(crate) class: Option<&'static str>,
+    pub(crate) class: Option<String>,
 }
 
 /// Somebody who waits.
@@ -88,7 +88,7 @@ pub(crate) struct Waiter {
     pub(crate) from_ms: Option<u64>,
     pub(crate) until_ms: Option<u64>,
     /// Null = it was asked to leave, and trains on until its turn.
-    pub(crate) class: Option<&'static str>,
+    pub(crate) class: Option<String>,
     /// The attempt that has its GPUs then.
     pub(crate) waited_for_by: Option<String>,
 }
@@ -164,13 +164,9 @@ fn waiter_of(wire: v1::GateWaiter, users: &mut Users) -> Waiter {
     }
 }
 
-fn class(wire: i32) -> Option<&'static str> {
-    match v1::WriteClass::try_from(wire) {
-        Ok(v1::WriteClass::Preemption) => Some("preemption"),
-        Ok(v1::WriteClass::Final) => Some("final"),
-        Ok(v1::WriteClass::Periodic) => Some("periodic"),
-        Ok(v1::WriteClass::Restore) => Some("restore"),
-        Ok(v1::WriteClass::Unspecified) => None,
-        Err(_) => Some("unknown"),
-    }
+/// None = it is not said.
+fn class(wire: i32) -> Option<String> {
+    let named = permit::class(wire, "class").map(|class| class.to_string());
+    // A class that a newer coordinator knows is one all the same.
+    (wire != 0).then(|| named.unwrap_or_else(|_| "unknown".to_owned()))
 }

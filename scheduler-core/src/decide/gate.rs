@@ -110,10 +110,8 @@ fn is_silent(books: &Books, seen: &Observations, node: NodeId, now: Timestamp) -
 /// What a gang may write whose agents are not heard: the pool's share of its nodes.
 pub(crate) fn safe_rate(books: &Books, job: &Job, attempt: &Attempt) -> Option<Bandwidth> {
     let cap = books.gates.get(job.storage()?)?.rule.least_cap()?;
-    let nodes: BTreeSet<_> = attempt.tasks.iter().map(|task| task.place.node).collect();
     let all = u64::try_from(books.nodes.len()).unwrap_or(u64::MAX).max(1);
-    let here = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
-    Some(Bandwidth((cap.0 / POOL_PART).saturating_mul(here) / all))
+    Some(Bandwidth((cap.0 / POOL_PART).saturating_mul(attempt.node_count()) / all))
 }
 
 /// The ask of who was told to save: it has its rate already.
@@ -155,7 +153,7 @@ fn stepped(
     if has_room(target.limits, &target.writers) {
         target.ask_all(books, seen, now, storage);
     }
-    let wants = order(target.wants.clone(), now, MAX_WAIT);
+    let wants = order(std::mem::take(&mut target.wants), now, MAX_WAIT);
     let told = |rate: Bandwidth| target.capped.then_some(rate);
     let line = Line::of(&wants, target.limits);
     match step(now, target.limits, &target.writers, line)? {

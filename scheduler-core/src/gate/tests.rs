@@ -14,7 +14,7 @@ fn id(number: u64) -> AttemptId {
 }
 
 fn limits() -> Limits {
-    Limits { cap: CAP, pool: Bandwidth(0), silent: Bandwidth(0), writers: 1000 }
+    Limits { cap: CAP, pool: Bandwidth(0), writers: 1000 }
 }
 
 /// An attempt with its GPUs and gigabytes, standing still since 0.

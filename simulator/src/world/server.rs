@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use scheduler_core::Attempt;
 use tidegate_model::{AttemptId, Bandwidth, Bytes, Span, Timestamp};
 
 use super::processes::Timer;
@@ -116,11 +117,7 @@ impl<O: Observer> World<O> {
         most: Option<Bandwidth>,
         then: Timer,
     ) -> bool {
-        let nodes = self.replay.attempt(attempt).map_or(0, |one| {
-            let mut nodes: Vec<_> = one.tasks.iter().map(|task| task.place.node).collect();
-            nodes.dedup();
-            u64::try_from(nodes.len()).unwrap_or(u64::MAX)
-        });
+        let nodes = self.replay.attempt(attempt).map_or(0, Attempt::node_count);
         let done = self.advance();
         let Some(traffic) = &mut self.traffic else { return false };
         let of_nodes = Bandwidth(traffic.server.node.0.saturating_mul(nodes));

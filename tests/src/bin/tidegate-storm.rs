@@ -128,9 +128,9 @@ fn played(arm: ArmName, storm: StormName, slower: u32) -> anyhow::Result<Row> {
         cap,
     };
     let figures = simulator::storm::run(options).map_err(anyhow::Error::msg)?;
-    let name = |one: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-        one().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    };
-    let arm = name(&|| arm.to_possible_value());
-    Ok(Row::of(&arm, &name(&|| storm.to_possible_value()), "model", cap, &figures))
+    Ok(Row::of(&name(&arm), &name(&storm), "model", cap, &figures))
+}
+
+fn name(one: &impl ValueEnum) -> String {
+    one.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -103,7 +103,8 @@ fn writers(text: &mut String, gate: &Gate, now: Timestamp) {
             writer.attempt.clone(),
             writer.user.clone(),
             writer.gpus.to_string(),
-            turn.map_or("no permit", |turn| turn.class.unwrap_or("told to save")).to_owned(),
+            turn.map_or("no permit", |turn| turn.class.as_deref().unwrap_or("told to save"))
+                .to_owned(),
             turn.map_or_else(dash, |turn| about(turn.bytes)),
             turn.map_or_else(dash, rate_of),
             writer.measured_bytes_per_s.map_or_else(dash, rate),
@@ -129,7 +130,7 @@ fn queue(text: &mut String, gate: &Gate, now: Timestamp) {
             waiter.attempt.clone(),
             waiter.user.clone(),
             waiter.gpus.to_string(),
-            waiter.class.unwrap_or("to leave").to_owned(),
+            waiter.class.as_deref().unwrap_or("to leave").to_owned(),
             about(waiter.bytes),
             ago(Timestamp(waiter.since_ms), now),
             waiter.from_ms.map_or_else(|| "-".to_owned(), |from| until(Timestamp(from), now)),

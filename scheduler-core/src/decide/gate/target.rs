@@ -39,7 +39,7 @@ impl Target {
         let gate = books.gates.get(storage);
         let cap = gate.and_then(|gate| gate.rule.cap_at(now))?;
         let pool = Bandwidth(cap.0 / POOL_PART);
-        Some(Limits { cap, pool, silent: Bandwidth(0), writers: width(books, storage) })
+        Some(Limits { cap, pool, writers: width(books, storage) })
     }
 
     pub(super) fn of(
@@ -49,12 +49,8 @@ impl Target {
         storage: &StorageName,
     ) -> Option<Self> {
         let known = Self::limits(books, storage, now);
-        let no_cap = Limits {
-            cap: Bandwidth(u64::MAX),
-            pool: Bandwidth(0),
-            silent: Bandwidth(0),
-            writers: width(books, storage),
-        };
+        let no_cap =
+            Limits { cap: Bandwidth(u64::MAX), pool: Bandwidth(0), writers: width(books, storage) };
         let gate = books.gates.get(storage);
         let mut target = Self {
             limits: known.unwrap_or(no_cap),
@@ -243,9 +239,7 @@ pub(crate) fn expected_bytes(job: &Job, attempt: &Attempt) -> Bytes {
 pub(crate) fn own_bandwidth(books: &Books, job: &Job, attempt: &Attempt) -> Bandwidth {
     let gate = job.storage().and_then(|storage| books.gates.get(storage));
     let of_node = gate.and_then(|gate| gate.rule.node);
-    let nodes: BTreeSet<_> = attempt.tasks.iter().map(|task| task.place.node).collect();
-    let nodes = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
-    let of_nodes = of_node.map(|node| Bandwidth(node.0.saturating_mul(nodes)));
+    let of_nodes = of_node.map(|node| Bandwidth(node.0.saturating_mul(attempt.node_count())));
     let saved = job.attempts.iter().rev().find_map(|before| {
         let admitted = before.save?.admitted?;
         let committed = before.committed.filter(|at| *at > admitted)?;

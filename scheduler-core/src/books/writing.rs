@@ -1,0 +1,42 @@
+//! What an attempt may write, and from how many nodes.
+
+use std::collections::BTreeSet;
+
+use tidegate_model::{Bandwidth, Bytes, TaskId, Timestamp, WriteClass};
+
+use super::Attempt;
+
+/// What an attempt may write, or, of one that never asks, what it is reckoned to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writing {
+    /// Since when.
+    pub since: Timestamp,
+    /// How much in all.
+    pub bytes: Bytes,
+    /// At most, or as reckoned; none = its target has no cap.
+    pub rate: Option<Bandwidth>,
+    /// Whether it comes out of what is kept for those who wait too long and for silent nodes.
+    pub pooled: bool,
+    /// The ask that it answers; none = it was told to save, and has not asked.
+    pub permit: Option<PermitOf>,
+}
+
+/// Which ask a permit answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PermitOf {
+    /// The task that speaks for its gang.
+    pub task: TaskId,
+    /// The number of its ask.
+    pub ask: u64,
+    /// What for.
+    pub class: WriteClass,
+}
+
+impl Attempt {
+    /// How many nodes it has tasks on.
+    #[must_use]
+    pub fn node_count(&self) -> u64 {
+        let nodes: BTreeSet<_> = self.tasks.iter().map(|task| task.place.node).collect();
+        u64::try_from(nodes.len()).unwrap_or(u64::MAX)
+    }
+}
