@@ -12,13 +12,14 @@ use tidegate_proto::link::TaskReport;
 struct Process {
     node: NodeName,
     gpus: Vec<GpuUuid>,
-    alive: bool,
 }
 
 /// The truth, and what has been promised.
 #[derive(Debug, Default)]
 pub struct Truth {
     processes: BTreeMap<TaskId, Process>,
+    /// Those of them that are alive: a run has thousands that are not.
+    alive: BTreeSet<TaskId>,
     ended: BTreeMap<JobId, JobOutcome>,
     /// Jobs whose existence anybody may have heard of.
     published: BTreeSet<JobId>,
@@ -36,12 +37,15 @@ impl Truth {
     }
 
     pub(super) fn alive(&self) -> Vec<TaskId> {
-        let alive = self.processes.iter().filter(|(_, process)| process.alive);
-        alive.map(|(task, _)| *task).collect()
+        self.alive.iter().copied().collect()
     }
 
     pub(super) fn is_alive(&self, task: TaskId) -> bool {
-        self.processes.get(&task).is_some_and(|process| process.alive)
+        self.alive.contains(&task)
+    }
+
+    fn living(&self) -> impl Iterator<Item = (&TaskId, &Process)> {
+        self.alive.iter().filter_map(|task| Some((task, self.processes.get(task)?)))
     }
 
     pub(super) fn has_begun(&self, task: TaskId) -> bool {
@@ -53,9 +57,8 @@ impl Truth {
     }
 
     pub(super) fn alive_peers(&self, task: TaskId) -> Vec<(TaskId, NodeName)> {
-        let peers = self.processes.iter().filter(|(peer, process)| {
-            process.alive && peer.attempt == task.attempt && **peer != task
-        });
+        let peers =
+            self.living().filter(|(peer, _)| peer.attempt == task.attempt && **peer != task);
         peers.map(|(peer, process)| (*peer, process.node.clone())).collect()
     }
 
@@ -76,15 +79,12 @@ impl Truth {
     }
 
     pub(super) fn died(&mut self, task: TaskId) {
-        if let Some(process) = self.processes.get_mut(&task) {
-            process.alive = false;
-        }
+        self.alive.remove(&task);
     }
 
     pub(super) fn node_rebooted(&mut self, node: &NodeName) {
-        for process in self.processes.values_mut().filter(|process| process.node == *node) {
-            process.alive = false;
-        }
+        let Self { processes, alive, .. } = self;
+        alive.retain(|task| processes.get(task).is_some_and(|process| process.node != *node));
     }
 
     /// A process of a task comes to life: once, and on GPUs that no other uses.
@@ -97,13 +97,13 @@ impl Truth {
         if self.processes.contains_key(&task) {
             return Err(format!("{task} is started twice"));
         }
-        let alive = self.processes.iter().filter(|(_, process)| process.alive);
-        for (other, process) in alive {
+        for (other, process) in self.living() {
             if let Some(gpu) = gpus.iter().find(|gpu| process.gpus.contains(gpu)) {
                 return Err(format!("{task} starts on {gpu}, which {other} still uses"));
             }
         }
-        self.processes.insert(task, Process { node: node.clone(), gpus, alive: true });
+        self.processes.insert(task, Process { node: node.clone(), gpus });
+        self.alive.insert(task);
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl Truth {
     /// Holds the books against the truth.
     pub(super) fn check(&mut self, core: &Core) -> Result<(), String> {
         let books = core.books();
-        for (task, process) in self.processes.iter().filter(|(_, process)| process.alive) {
+        for (task, process) in self.living() {
             let Some(known) = books.task(*task) else {
                 return Err(format!("{task} runs and no book knows it"));
             };
@@ -174,9 +174,8 @@ impl Truth {
             }
         }
         for job in books.jobs.values() {
-            if let JobState::Ended { outcome, .. } = job.state
-                && self.ended.insert(job.id, outcome).is_some_and(|before| before != outcome)
-            {
+            let JobState::Ended { outcome, .. } = job.state else { continue };
+            if *self.ended.entry(job.id).or_insert(outcome) != outcome {
                 return Err(format!("{} has ended in two ways", job.id));
             }
         }

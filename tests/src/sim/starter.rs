@@ -176,8 +176,12 @@ impl World {
         }
     }
 
+    /// A shim notes that its task runs before it notes its end: one that has ended already, while a
+    /// child of it lingers, does not run again.
     pub(super) fn executed(&mut self, index: usize, task: TaskId, boot: u64) -> Result<(), String> {
-        if self.truth.is_alive(task) {
+        let record = self.nodes.get(index).and_then(|node| node.starter.records.get(&task));
+        let begins = record.is_some_and(|facts| facts.status == TaskStatus::Intended);
+        if begins && self.truth.is_alive(task) {
             self.set_status(index, task, boot, TaskStatus::Running)?;
         }
         Ok(())
