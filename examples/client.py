@@ -83,10 +83,17 @@ class Job:
             if rate is not None:
                 # Paid before it is written.
                 now = time.monotonic()
-                self.paid = max(self.paid, now) + len(piece) / rate
-                time.sleep(self.paid - now)
+                # A sleep that was too long is made up for, but no more than one.
+                self.paid = max(self.paid, now - PIECE) + len(piece) / rate
+                time.sleep(max(self.paid - now, 0))
             file.write(piece)
             self.written += len(piece)
+            if rate is not None:
+                # On its way to the storage now: a page cache would hand all of it on at once later.
+                with contextlib.suppress(OSError):
+                    file.flush()
+                    at = file.tell() - len(piece)
+                    os.posix_fadvise(file.fileno(), at, len(piece), os.POSIX_FADV_DONTNEED)
 
     def progress(self, bytes):
         """Tells how much the whole gang has written since the permit."""

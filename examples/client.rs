@@ -14,8 +14,13 @@ use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A second has so many pieces of a paced write.
+/// A paced write is done in pieces that take so long at its rate.
+const PIECE: Duration = Duration::from_millis(10);
+/// In a second.
 const PIECES: u64 = 100;
+/// What has been written is on the storage after so many of them: a page cache would hand all of it on
+/// at once, at the end.
+const SYNCED: u32 = 25;
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -46,13 +51,15 @@ struct Job {
     rate: Option<u64>,
     /// When what is written so far is paid for.
     paid: Instant,
+    /// Pieces since the last sync.
+    unsynced: u32,
 }
 
 impl Job {
     fn connect() -> io::Result<Self> {
         let path = env::var("TIDEGATE_SOCKET").map_err(io::Error::other)?;
         let stream = BufReader::new(UnixStream::connect(path)?);
-        Ok(Self { stream, permit: 0, rate: None, paid: Instant::now() })
+        Ok(Self { stream, permit: 0, rate: None, paid: Instant::now(), unsynced: 0 })
     }
 
     /// Waits for a permit.
@@ -72,11 +79,17 @@ impl Job {
         let mut rest = data;
         while !rest.is_empty() {
             self.listen()?;
+            let is_limited = self.rate.is_some();
             let piece = self.rate.map_or(u64::MAX, |rate| (rate / PIECES).max(1));
             let count = usize::try_from(piece).unwrap_or(usize::MAX).min(rest.len());
             let (piece, later) = rest.split_at(count);
             self.pay(u64::try_from(count).unwrap_or(u64::MAX));
             file.write_all(piece)?;
+            self.unsynced = self.unsynced.saturating_add(1);
+            if is_limited && self.unsynced >= SYNCED {
+                file.sync_data()?;
+                self.unsynced = 0;
+            }
             rest = later;
         }
         Ok(())
@@ -88,7 +101,9 @@ impl Job {
         let nanoseconds = u128::from(bytes).saturating_mul(1_000_000_000) / u128::from(rate.max(1));
         let takes = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let now = Instant::now();
-        self.paid = self.paid.max(now).checked_add(takes).unwrap_or(now);
+        // A sleep that was too long is made up for, but no more than one.
+        let since = now.checked_sub(PIECE).unwrap_or(now);
+        self.paid = self.paid.max(since).checked_add(takes).unwrap_or(now);
         sleep(self.paid.saturating_duration_since(now));
     }
 

@@ -1,7 +1,8 @@
 //! Checkpoints: one file per save, `step-00000125.ckpt`, complete or not there.
 //!
-//! A file is a line of JSON, the weights as little-endian `f64`, and the FNV-1a of all that, eight
-//! bytes. It is written under another name, synced, renamed, and the directory is synced.
+//! A file is a line of JSON, the weights as little-endian `f64`, ballast if there is any, and the
+//! FNV-1a of all that, eight bytes. It is written under another name, synced, renamed, and the
+//! directory is synced.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Fnv, Model, WEIGHTS};
@@ -27,6 +29,8 @@ pub(crate) struct Checkpoint {
     pub(crate) run: RunIdentity,
     pub(crate) step: u64,
     pub(crate) model: Model,
+    /// So many bytes more, of no meaning.
+    pub(crate) ballast: u64,
 }
 
 /// What the weights depend on besides the step.
@@ -42,9 +46,22 @@ struct Header {
     version: u32,
     step: u64,
     weights: usize,
+    #[serde(default)]
+    ballast: u64,
     #[serde(flatten)]
     run: RunIdentity,
 }
+
+/// At how many bytes a second may be written now; none = not limited.
+pub(crate) type Pace<'a> = &'a mut dyn FnMut() -> Option<u64>;
+
+/// A paced write is done in pieces that take so long at its rate.
+const PIECE: Duration = Duration::from_millis(10);
+/// In a second.
+const PIECES: u64 = 100;
+
+/// What is written at once where nothing limits it: a limit that comes is noticed after it.
+const UNLIMITED_PIECE: usize = 1 << 20;
 
 /// What a directory holds.
 #[derive(Debug)]
@@ -78,14 +95,14 @@ impl Store {
         &self.directory
     }
 
-    /// Saves durably, at so many bytes a second if that is limited, then drops the oldest beyond those
-    /// kept. Returns the file's name.
+    /// Saves durably, no faster than `pace` says, then drops the oldest beyond those kept. Returns the
+    /// file's name.
     ///
     /// # Errors
     /// When the file system fails; the checkpoints before are untouched then.
-    pub(crate) fn save(&self, checkpoint: &Checkpoint, rate: Option<u64>) -> Result<String> {
+    pub(crate) fn save(&self, checkpoint: &Checkpoint, pace: Pace<'_>) -> Result<String> {
         let name = format!("step-{:08}{SUFFIX}", checkpoint.step);
-        write_durably(&self.directory, &name, &checkpoint.encode()?, rate)?;
+        write_durably(&self.directory, &name, &checkpoint.encode()?, pace)?;
         for (_, old) in self.steps()?.iter().rev().skip(KEEP) {
             fs::remove_file(self.directory.join(old)).with_context(|| old.clone())?;
         }
@@ -168,11 +185,20 @@ impl Checkpoint {
             version: VERSION,
             step: self.step,
             weights: WEIGHTS,
+            ballast: self.ballast,
             run: self.run,
         };
         let mut bytes = serde_json::to_vec(&header)?;
         bytes.push(b'\n');
         wire::push_floats(&mut bytes, self.model.weights());
+        let end = bytes.len().saturating_add(usize::try_from(self.ballast)?);
+        let mut word = self.step;
+        while bytes.len() < end {
+            // Other bytes in each word and each step, so that no storage below stores them smaller.
+            word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let left = end.saturating_sub(bytes.len());
+            bytes.extend(word.to_le_bytes().iter().take(left));
+        }
         let checksum = checksum(&bytes);
         bytes.extend(checksum.to_le_bytes());
         Ok(bytes)
@@ -192,9 +218,11 @@ impl Checkpoint {
             header.format,
             header.version
         );
-        let weights = wire::floats(weights.get(1..).unwrap_or_default());
+        let end =
+            weights.len().checked_sub(usize::try_from(header.ballast)?).context("too short")?;
+        let weights = wire::floats(weights.get(1..end).unwrap_or_default());
         let model = Model::from_weights(weights).context("wrong number of weights")?;
-        Ok(Self { run: header.run, step: header.step, model })
+        Ok(Self { run: header.run, step: header.step, model, ballast: header.ballast })
     }
 }
 
@@ -206,15 +234,12 @@ pub(crate) fn write_durably(
     directory: &Path,
     name: &str,
     bytes: &[u8],
-    rate: Option<u64>,
+    pace: Pace<'_>,
 ) -> Result<()> {
     let temporary = directory.join(format!("{name}{TEMPORARY}"));
-    let write = || {
+    let mut write = || {
         let mut file = File::create(&temporary)?;
-        match rate {
-            Some(rate) => write_at(&mut file, bytes, rate)?,
-            None => file.write_all(bytes)?,
-        }
+        write_paced(&mut file, bytes, pace)?;
         file.sync_all()?;
         fs::rename(&temporary, directory.join(name))?;
         // Without this the rename itself may be lost with the power.
@@ -223,16 +248,30 @@ pub(crate) fn write_durably(
     write().with_context(|| format!("cannot write {name} in {}", directory.display()))
 }
 
-/// In pieces of 10 ms, each waited for before it is written.
-fn write_at(file: &mut File, bytes: &[u8], rate: u64) -> std::io::Result<()> {
-    let mut paid = Instant::now();
-    let piece = usize::try_from(rate / 100).unwrap_or(usize::MAX).max(1);
-    for piece in bytes.chunks(piece) {
-        let count = u64::try_from(piece.len()).unwrap_or(u64::MAX);
-        let takes = count.saturating_mul(1_000_000) / rate.max(1);
-        paid = paid.max(Instant::now()) + Duration::from_micros(takes);
-        std::thread::sleep(paid.saturating_duration_since(Instant::now()));
+/// In pieces of [`PIECE`], each waited for before it is written.
+fn write_paced(file: &mut File, mut bytes: &[u8], pace: Pace<'_>) -> std::io::Result<()> {
+    let (mut paid, mut at) = (Instant::now(), 0_i64);
+    while !bytes.is_empty() {
+        let rate = pace();
+        let most = rate.map_or(UNLIMITED_PIECE, |rate| {
+            usize::try_from(rate / PIECES).unwrap_or(usize::MAX).max(1)
+        });
+        let (piece, rest) = bytes.split_at(most.min(bytes.len()));
+        let count = i64::try_from(piece.len()).unwrap_or(i64::MAX);
+        if let Some(rate) = rate {
+            let takes = count.unsigned_abs().saturating_mul(1_000_000) / rate.max(1);
+            // A sleep that was too long is made up for, but no more than one.
+            let since = Instant::now().checked_sub(PIECE).unwrap_or(paid);
+            paid = paid.max(since) + Duration::from_micros(takes);
+            std::thread::sleep(paid.saturating_duration_since(Instant::now()));
+        }
         file.write_all(piece)?;
+        if rate.is_some() {
+            // On its way to the storage now: a page cache would hand all of it on at once, at the end.
+            posix_fadvise(&*file, at, count, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        }
+        at = at.saturating_add(count);
+        bytes = rest;
     }
     Ok(())
 }

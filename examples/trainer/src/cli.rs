@@ -19,6 +19,9 @@ pub(crate) const EXIT_SAVED: u8 = 85;
 /// More ranks than file descriptors a process has by default would fail late; this fails early.
 pub(crate) const MAX_WORLD: u32 = 1_000;
 
+/// A checkpoint is made in memory, and a machine may run a hundred trainers.
+pub(crate) const MAX_BALLAST: u64 = 1 << 30;
+
 const AFTER_HELP: &str = "\
 Signals:  SIGUSR1  save at the next step and leave with exit code 85
           SIGTERM  save at the next step and stop with exit code 75
@@ -91,6 +94,9 @@ pub(crate) struct RunArgs {
     /// Ask for a permit before each save, and write no faster than it says
     #[arg(long)]
     pub(crate) permits: bool,
+    /// A checkpoint has so many bytes more, to weigh as much as one of a larger model
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=MAX_BALLAST))]
+    pub(crate) ballast: u64,
     /// For tests: leave with exit code 3 instead of taking this step
     #[arg(long, value_name = "STEP")]
     pub(crate) fail_at_step: Option<u64>,

@@ -28,6 +28,8 @@ pub(crate) struct JobSocket {
     save_asked: bool,
     /// The number of the permit that is held.
     permit: Option<u64>,
+    /// Bytes per second that it allows, as it was told last; none = not limited.
+    rate: Option<u64>,
 }
 
 impl JobSocket {
@@ -43,6 +45,7 @@ impl JobSocket {
                 input: Vec::new(),
                 save_asked: false,
                 permit: None,
+                rate: None,
             }),
             Err(error) => {
                 output::complain(&format!("no job socket at {}: {error}", path.display()));
@@ -80,28 +83,28 @@ impl JobSocket {
         Ok(())
     }
 
-    /// Waits for a permit; the bytes per second that it allows, none = not limited. Without one it
-    /// is written all the same: a checkpoint matters more.
-    pub(crate) fn permit(&mut self, bytes: u64, class: &str) -> Option<u64> {
+    /// Waits for a permit. Without one it is written all the same: a checkpoint matters more.
+    pub(crate) fn ask(&mut self, bytes: u64, class: &str) {
         let wish = json!({"bytes": bytes, "class": class, "wait_s": PERMIT_WAIT.as_secs()});
         let ask = json!({"ask": wish});
         let granted = self.answer(&ask, PERMIT_WAIT + PATIENCE, |line| {
             let no = line.pointer("/deny/why").or_else(|| line.pointer("/refused/why"));
-            no.map(|why| Err(why.to_string())).or_else(|| line.get("grant").cloned().map(Ok))
+            no.map(|why| Err(why.to_string()))
+                .or_else(|| line.pointer("/grant/permit").cloned().map(Ok))
         });
-        let grant = match granted {
-            Ok(Ok(grant)) => grant,
-            Ok(Err(why)) => {
-                output::complain(&format!("writing without a permit: {why}"));
-                return None;
-            }
-            Err(error) => {
-                self.give_up(&error);
-                return None;
-            }
-        };
-        self.permit = grant.get("permit").and_then(Value::as_u64);
-        grant.get("bytes_per_s").and_then(Value::as_u64)
+        match granted {
+            Ok(Ok(permit)) => self.permit = permit.as_u64(),
+            Ok(Err(why)) => output::complain(&format!("writing without a permit: {why}")),
+            Err(error) => self.give_up(&error),
+        }
+    }
+
+    /// Bytes per second that may be written now; none = not limited. Does not wait.
+    pub(crate) fn rate(&mut self) -> Option<u64> {
+        self.permit?;
+        let heard = self.hear(Duration::ZERO);
+        self.take(heard);
+        self.rate
     }
 
     /// Gives the permit back, if one is held.
@@ -150,7 +153,7 @@ impl JobSocket {
         self.stream = None;
     }
 
-    /// The lines that have come, at most after `patience`; requests to save are noted.
+    /// The lines that have come, at most after `patience`; requests to save and rates are noted.
     fn hear(&mut self, patience: Duration) -> Result<Vec<Value>> {
         let Some(stream) = &mut self.stream else { return Ok(Vec::new()) };
         stream.set_nonblocking(patience.is_zero())?;
@@ -171,6 +174,9 @@ impl JobSocket {
             let line: Value = serde_json::from_slice(&line).context("not JSON")?;
             let asked = line.get("save").or_else(|| line.pointer("/hello/request"));
             self.save_asked |= asked.is_some_and(|request| !request.is_null());
+            if let Some(grant) = line.get("grant") {
+                self.rate = grant.get("bytes_per_s").and_then(Value::as_u64);
+            }
             lines.push(line);
         }
         Ok(lines)

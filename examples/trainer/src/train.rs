@@ -18,7 +18,7 @@ use crate::result::{self, RunResult};
 use crate::wire::{self, Contribution, Hello, Wish};
 use crate::{output, signals};
 
-/// What one checkpoint has, about.
+/// What one checkpoint has besides ballast, about.
 const CHECKPOINT_BYTES: u64 = 3100;
 
 /// How often rank 0 tells where the run is.
@@ -160,7 +160,7 @@ impl Trainer<'_> {
     fn train(&mut self) -> Result<Outcome> {
         if self.step >= self.args.steps {
             // Killed between the last checkpoint and the result.
-            self.save()?;
+            self.save(Wish::GoOn)?;
         }
         while self.step < self.args.steps {
             let began = Instant::now();
@@ -176,7 +176,7 @@ impl Trainer<'_> {
             self.step = step;
             self.tell_progress(sum.gradient.mean_loss(self.place.world));
             if self.is_last() || self.is_due() || sum.wish != Wish::GoOn {
-                self.save()?;
+                self.save(sum.wish)?;
             }
             if let Some((outcome, left)) = way_out(sum.wish).filter(|_| !self.is_last()) {
                 self.say(&format!("{left} at step {step} as asked"));
@@ -212,15 +212,17 @@ impl Trainer<'_> {
     }
 
     /// All ranks leave this together, when rank 0 has made the checkpoint durable.
-    fn save(&mut self) -> Result<()> {
+    fn save(&mut self, wish: Wish) -> Result<()> {
         // On all ranks, so that none waits for a silent one.
         std::thread::sleep(Duration::from_secs(self.args.save_seconds));
-        let rate = self.permit();
+        self.ask(wish);
         self.group.agree(self.model.digest())?;
         if let Some(store) = &self.store {
-            let checkpoint =
-                Checkpoint { run: self.run, step: self.step, model: self.model.clone() };
-            let name = store.save(&checkpoint, rate)?;
+            let (model, ballast) = (self.model.clone(), self.args.ballast);
+            let checkpoint = Checkpoint { run: self.run, step: self.step, model, ballast };
+            let socket = &mut self.socket;
+            let name =
+                store.save(&checkpoint, &mut || socket.as_mut().and_then(JobSocket::rate))?;
             self.say(&format!("saved {name}"));
             if let Some(socket) = &mut self.socket {
                 socket.done();
@@ -235,12 +237,17 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Asks on rank 0, before any rank waits for another in the save itself. At how many bytes a
-    /// second it may write; none = not limited.
-    fn permit(&mut self) -> Option<u64> {
-        let socket = self.socket.as_mut().filter(|_| self.args.permits && self.store.is_some())?;
-        let class = if self.step >= self.args.steps { "final" } else { "periodic" };
-        socket.permit(CHECKPOINT_BYTES, class)
+    /// Asks for a permit on rank 0, before any rank waits for another in the save itself.
+    fn ask(&mut self, wish: Wish) {
+        let asks = self.args.permits && self.store.is_some();
+        let class = match wish {
+            Wish::SaveAndLeave | Wish::SaveAndStop => "preemption",
+            Wish::GoOn if self.is_last() => "final",
+            Wish::GoOn => "periodic",
+        };
+        if let Some(socket) = self.socket.as_mut().filter(|_| asks) {
+            socket.ask(CHECKPOINT_BYTES.saturating_add(self.args.ballast), class);
+        }
     }
 
     fn must_fail_at(&self, step: u64) -> Result<bool> {
