@@ -4,6 +4,7 @@
 //! Sender and receivers share the machine: a figure holds the time in which this process reads
 //! 1,024 plans, and is an upper bound.
 
+mod asks;
 mod fleet;
 
 use std::sync::Arc;
@@ -56,6 +57,7 @@ pub async fn measure(binaries: &Binaries) -> anyhow::Result<Vec<Figure>> {
     let connected = began.elapsed();
     let mut figures = rounds(&cluster, &client, &mut fleet).await?;
     figures.extend(heartbeats(coordinator, &fleet.beats).await?);
+    figures.extend(asks::measure(&cluster, &client, &mut fleet).await?);
     let figure = |what: &str, value, unit| {
         let what = what.to_owned();
         Figure { what, value, unit, n: 1, goal: Goal::None }
@@ -153,9 +155,13 @@ async fn round(
     let run = all(fleet, job, Order::Run).await?;
     samples.run.extend(run.iter().map(|at| at.saturating_duration_since(began)));
     client.api().cancel(v1::CancelRequest { job: job.to_string() }).await?;
+    idle(client, spec.gpus).await
+}
+
+async fn idle(client: &Client, gpus: GpuCount) -> anyhow::Result<()> {
     until_every(Duration::from_millis(20), PATIENCE, "all GPUs to be idle", async || {
         let status = status(client).await.map_err(|error| format!("{error:#}"))?;
-        let all = status.gpus_idle == spec.gpus.0;
+        let all = status.gpus_idle == gpus.0;
         if all { Ok(()) } else { Err(format!("{} are idle", status.gpus_idle)) }
     })
     .await
@@ -163,11 +169,22 @@ async fn round(
 
 /// When each agent had this order for a task of the job.
 async fn all(fleet: &mut Fleet, job: JobId, wanted: Order) -> anyhow::Result<Vec<Instant>> {
+    all_of(fleet, |of| of == job, wanted).await
+}
+
+/// The same for a task of any of some jobs.
+async fn all_of(
+    fleet: &mut Fleet,
+    is_meant: impl Fn(JobId) -> bool,
+    wanted: Order,
+) -> anyhow::Result<Vec<Instant>> {
     let told = async {
         let mut told = Vec::new();
         while told.len() < AGENTS {
             match fleet.told.recv().await.context("every agent has ended")? {
-                Told::Ordered { task, at, order } if task.attempt.job == job && order == wanted => {
+                Told::Ordered { task, at, order }
+                    if is_meant(task.attempt.job) && order == wanted =>
+                {
                     told.push(at);
                 }
                 Told::Ordered { task, order, .. } => bail!("{order:?} of {task} was not awaited"),

@@ -29,6 +29,8 @@ use crate::cluster::{Cluster, node_name};
 pub(super) const GPUS_PER_NODE: u32 = 8;
 /// Between two heartbeats of an agent.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// What a task asks to write: eight GPUs' checkpoint.
+const BYTES_OF_ASK: u64 = 105_000_000_000;
 /// Messages of an agent that may wait for its connection.
 const MAX_OUTGOING: usize = 16;
 
@@ -55,6 +57,8 @@ pub(super) enum Order {
     Prepare,
     /// To start.
     Run,
+    /// The first answer to an ask for a permit: a grant, or a place in the line.
+    Permit,
 }
 
 /// All of them. Dropping it ends them.
@@ -66,6 +70,8 @@ pub(super) struct Fleet {
     pub(super) beats: Arc<AtomicU64>,
     /// The newest job whose orders to prepare are answered.
     answered: watch::Sender<JobId>,
+    /// How many asks for a permit each running task has made.
+    asked: watch::Sender<u64>,
     _agents: JoinSet<()>,
 }
 
@@ -78,6 +84,7 @@ impl Fleet {
         let (teller, told) = mpsc::unbounded_channel();
         let beats = Arc::new(AtomicU64::new(0));
         let (answered, answers) = watch::channel(JobId(0));
+        let (asked, asks) = watch::channel(0);
         let mut agents = JoinSet::new();
         for index in 0..count {
             let node = node_name(index);
@@ -91,6 +98,8 @@ impl Fleet {
                 held: BTreeMap::new(),
                 kept_back: Vec::new(),
                 answers: answers.clone(),
+                asks: asks.clone(),
+                unanswered: false,
                 teller: teller.clone(),
             };
             let teller = teller.clone();
@@ -101,12 +110,17 @@ impl Fleet {
                 }
             });
         }
-        Ok(Self { told, beats, answered, _agents: agents })
+        Ok(Self { told, beats, answered, asked, _agents: agents })
     }
 
     /// Lets all agents answer that they have prepared the job.
     pub(super) fn answer(&self, job: JobId) {
         self.answered.send_replace(job);
+    }
+
+    /// Has every running task ask for a permit, and give back what it had.
+    pub(super) fn ask(&self) {
+        self.asked.send_modify(|count| *count = count.saturating_add(1));
     }
 }
 
@@ -127,6 +141,8 @@ struct Agent {
     held: BTreeMap<TaskId, Held>,
     kept_back: Vec<v1::TaskReport>,
     answers: watch::Receiver<JobId>,
+    asks: watch::Receiver<u64>,
+    unanswered: bool,
     teller: UnboundedSender<Told>,
 }
 
@@ -157,6 +173,10 @@ impl Agent {
                 Ok(()) = self.answers.changed() => {
                     let tasks = std::mem::take(&mut self.kept_back);
                     let report = v1::Report { tasks, ..v1::Report::default() };
+                    say(&outgoing, From::Report(report)).await?;
+                }
+                Ok(()) = self.asks.changed() => {
+                    let report = self.asking();
                     say(&outgoing, From::Report(report)).await?;
                 }
                 _ = beat.tick() => {
@@ -198,6 +218,14 @@ impl Agent {
                 self.held.insert(task, Held::Running);
                 Some(State::Running(seen::Running {}))
             }
+            (Ordered::Run(launch), Some(Held::Running)) => {
+                let number = *self.asks.borrow();
+                let is_answer = launch.permit.is_some_and(|permit| permit.ask == number);
+                if is_answer && std::mem::take(&mut self.unanswered) {
+                    tell(Order::Permit);
+                }
+                None
+            }
             (Ordered::Stop(_), Some(Held::Prepared | Held::Running)) => {
                 self.held.insert(task, Held::Ended);
                 let how = Some(v1::task_exit::How::Signaled(15));
@@ -212,6 +240,26 @@ impl Agent {
                 None
             }
         }
+    }
+
+    /// Every running task asks.
+    fn asking(&mut self) -> v1::Report {
+        let number = *self.asks.borrow_and_update();
+        self.unanswered = true;
+        let running = self.held.iter().filter(|(_, held)| **held == Held::Running);
+        let report = |task: &TaskId| v1::TaskReport {
+            task: task.to_string(),
+            seen: Some(v1::TaskSeen { state: Some(State::Running(seen::Running {})) }),
+            ask: Some(v1::AskSeen {
+                number,
+                class: v1::WriteClass::Periodic.into(),
+                bytes: BYTES_OF_ASK,
+                ..v1::AskSeen::default()
+            }),
+            ..v1::TaskReport::default()
+        };
+        let tasks = running.map(|(task, _)| report(task)).collect();
+        v1::Report { tasks, ..v1::Report::default() }
     }
 
     fn hello(&self) -> v1::Hello {
