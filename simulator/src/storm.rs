@@ -2,20 +2,24 @@
 //! down, under different gates. Everything is at full scale and on virtual time; the scheduler is
 //! the real one, the nodes and the server are simulated.
 
+mod victims;
+
 use std::collections::BTreeMap;
 
-use scheduler_core::{Books, Decision, Event, GateRequest, GateRule, Outcome, Policy};
+use scheduler_core::{Decision, Event, GateRequest, GateRule, Policy};
 use tidegate_model::{
     AttemptId, Bandwidth, Bytes, GpuCount, NodeName, Span, Timestamp, UserId, WhileWaiting,
 };
 
 use crate::cluster::{NodeForm, job_spec};
 use crate::work::Work;
-use crate::world::{Load, Observer, Server, World};
+use crate::world::{Load, Server, World};
+
+pub use self::victims::Victims;
 
 /// Jobs alike: how many, GPUs of each, gigabytes of each checkpoint. Sizes are those of a benchmark of
 /// storage for training, `MLPerf` Storage v2.0; one model is trained twice as wide.
-const MIX: [(u32, u32, u64); 5] =
+pub const MIX: [(u32, u32, u64); 5] =
     [(2, 1024, 18_000), (4, 512, 5_290), (8, 256, 5_290), (32, 64, 912), (64, 8, 105)];
 
 const GB: u64 = 1_000_000_000;
@@ -61,7 +65,7 @@ pub struct Options {
 }
 
 /// What came of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Attempts that were asked to leave.
     pub victims: u32,
@@ -83,37 +87,6 @@ pub struct Figures {
     pub gang_wait: Option<Span>,
 }
 
-/// Who was asked, let through, ended.
-#[derive(Debug, Default)]
-struct Log {
-    victims: BTreeMap<AttemptId, Victim>,
-    running: BTreeMap<AttemptId, Timestamp>,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Victim {
-    gpus: u32,
-    told: Option<Timestamp>,
-    ended: Option<(Timestamp, Outcome)>,
-}
-
-impl Observer for Log {
-    fn saw(&mut self, before: &Books, at: Timestamp, decision: &Decision) {
-        if let Decision::SaveOrdered { attempt, .. } = decision {
-            let gpus = before.attempt(*attempt).map_or(0, |one| one.gpus().0);
-            self.victims.insert(*attempt, Victim { gpus, ..Victim::default() });
-        } else if let Decision::SaveWithdrawn(attempt) = decision {
-            self.victims.remove(attempt);
-        } else if let Decision::SaveAdmitted { attempt, .. } = decision {
-            self.victims.entry(*attempt).and_modify(|victim| victim.told = Some(at));
-        } else if let Decision::AttemptEnded { attempt, outcome, .. } = decision {
-            self.victims.entry(*attempt).and_modify(|victim| victim.ended = Some((at, *outcome)));
-        } else if let Decision::AttemptRunning(attempt) = decision {
-            self.running.insert(*attempt, at);
-        }
-    }
-}
-
 /// Plays it.
 ///
 /// # Errors
@@ -127,7 +100,7 @@ pub fn run(options: Options) -> Result<Figures, String> {
 }
 
 struct Play {
-    world: World<Log>,
+    world: World<Victims>,
     options: Options,
     nodes: Vec<NodeName>,
     bytes: BTreeMap<AttemptId, Bytes>,
@@ -148,7 +121,7 @@ impl Play {
         // The jobs are free work that may take as long to save as any may.
         policy.sharing.free_grace = tidegate_model::MAX_GRACE;
         policy.sharing.headroom = 0;
-        let world = World::new(&forms, policy, Log::default(), false);
+        let world = World::new(&forms, policy, Victims::default(), false);
         let nodes = forms.into_iter().map(|form| form.name).collect();
         let world = world.map_err(|wrong| wrong.to_string())?;
         let mut play = Self { world, options, nodes, bytes: BTreeMap::new() };
@@ -243,44 +216,24 @@ impl Play {
 
     fn figures(&self, begin: Timestamp, gang: Option<AttemptId>) -> Figures {
         let Options { server, cap, .. } = self.options;
-        let log = &self.world.observer;
-        let mut figures = Figures {
-            victims: 0,
-            unsaved: 0,
-            bytes: Bytes(0),
-            makespan: Span::ZERO,
-            peak: Bandwidth(0),
-            seconds_over: 0,
-            idle: 0,
-            idle_bound: 0,
-            gang_wait: gang.and_then(|gang| log.running.get(&gang)).map(|at| at.since(begin)),
+        let alone = |gpus: GpuCount| {
+            let nodes = u64::from(gpus.0 / GPUS_OF_NODE);
+            Bandwidth(server.node.0.saturating_mul(nodes)).min(cap)
         };
-        for (id, victim) in &log.victims {
-            let bytes = self.bytes.get(id).copied().unwrap_or_default();
-            let nodes = u64::from(victim.gpus / GPUS_OF_NODE);
-            let own = Bandwidth(server.node.0.saturating_mul(nodes)).min(cap);
-            let gpus = GpuCount(victim.gpus);
-            figures.victims = figures.victims.saturating_add(1);
-            figures.bytes = Bytes(figures.bytes.0.saturating_add(bytes.0));
-            figures.idle_bound =
-                figures.idle_bound.saturating_add(gpus.held_for(own.takes(bytes)).0);
-            let Some((told, (ended, outcome))) = victim.told.zip(victim.ended) else {
-                figures.unsaved = figures.unsaved.saturating_add(1);
-                continue;
-            };
-            let lost = u32::from(outcome != Outcome::Saved);
-            figures.unsaved = figures.unsaved.saturating_add(lost);
-            figures.idle = figures.idle.saturating_add(gpus.held_for(ended.since(told)).0);
-        }
         let load = self.world.load();
-        figures.makespan = load.last().map_or(Span::ZERO, |last| last.until.since(begin));
         let seconds = by_second(load, begin);
-        figures.peak = seconds.values().copied().max().unwrap_or_default();
         // Rounding of a second's edges is not above.
         let above = Bandwidth(cap.0.saturating_add(cap.0 / 1000));
         let over = seconds.values().filter(|rate| **rate > above).count();
-        figures.seconds_over = u64::try_from(over).unwrap_or(u64::MAX);
-        figures
+        Figures {
+            makespan: load.last().map_or(Span::ZERO, |last| last.until.since(begin)),
+            peak: seconds.values().copied().max().unwrap_or_default(),
+            seconds_over: u64::try_from(over).unwrap_or(u64::MAX),
+            gang_wait: gang
+                .and_then(|gang| self.world.observer.running(gang))
+                .map(|at| at.since(begin)),
+            ..self.world.observer.figures(&self.bytes, alone)
+        }
     }
 }
 

@@ -84,13 +84,22 @@ impl Cluster {
     /// If something cannot be started.
     pub async fn start(binaries: Binaries, plan: &Plan) -> anyhow::Result<Self> {
         let mut cluster = Self::stopped(binaries, plan)?;
-        cluster.start_role(Role::Coordinator)?;
-        for node in 0..plan.gpus.len() {
-            cluster.start_role(Role::Starter(node))?;
-            cluster.start_role(Role::Agent(node))?;
-        }
+        cluster.start_all()?;
         cluster.ready(Duration::from_secs(30)).await?;
         Ok(cluster)
+    }
+
+    /// Starts every process.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    pub fn start_all(&mut self) -> anyhow::Result<()> {
+        self.start_role(Role::Coordinator)?;
+        for node in 0..self.nodes() {
+            self.start_role(Role::Starter(node))?;
+            self.start_role(Role::Agent(node))?;
+        }
+        Ok(())
     }
 
     /// The same with nothing started yet.

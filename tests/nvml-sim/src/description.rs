@@ -18,8 +18,8 @@ use serde_json::Value;
 use crate::control::Command;
 use crate::machine::{Gpu, Machine, PciAddress};
 
-/// NVML's own table is no longer, and a node with more is a mistake in the file.
-const MAX_GPUS: usize = 64;
+/// An agent takes no more of a node; one with more is a mistake in the file.
+const MAX_GPUS: usize = 128;
 /// Every name says it, so that no screenshot can be taken for a real one.
 const SIMULATED: &str = "(simulated)";
 
