@@ -180,6 +180,12 @@ impl Node {
         self.facts.only_user.is_none_or(|only| only == user)
     }
 
+    /// Why it takes no new work although nobody drains it, as its agent says.
+    #[must_use]
+    pub fn closed(&self) -> Option<&str> {
+        Some(self.facts.closed.as_str()).filter(|why| !why.is_empty())
+    }
+
     /// GPUs that nobody holds, in the driver's order.
     pub fn idle(&self) -> impl Iterator<Item = &Gpu> {
         self.facts.gpus.iter().filter(|gpu| !self.held.contains_key(&gpu.uuid))

@@ -17,7 +17,7 @@ pub(crate) mod spots;
 pub(crate) mod standing;
 pub(crate) mod victims;
 pub(crate) mod walk;
-mod words;
+pub(crate) mod words;
 
 use tidegate_model::{DecisionSeq, Epoch};
 

@@ -4,10 +4,11 @@ mod limits;
 mod waiting;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tidegate_model::{JobId, Span, TaskId, TaskSeen, Timestamp};
 
-use crate::books::{Attempt, AttemptState, Books, Job, JobState, Task};
+use crate::books::{Attempt, AttemptState, Books, Job, JobState, Node, Task};
 use crate::decision::{JobOutcome, ParkReason, StopReason};
 use crate::observations::{IDLE_AFTER, NodeState, Observations};
 
@@ -185,12 +186,21 @@ fn by_nodes(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attemp
             ));
         }
     }
+    if attempt.granted.is_none() {
+        let closed = nodes.iter().filter_map(|id| books.nodes.get(id));
+        lines.extend(closed.filter_map(takes_none));
+    }
     if attempt.state() == AttemptState::Planned {
         let noted = nodes.iter().filter_map(|id| books.nodes.get(id));
         let noted = noted.filter(|node| !node.facts.gpu_note.is_empty());
         lines.extend(noted.map(|node| format!("{} says: {}", node.name, node.facts.gpu_note)));
     }
     lines
+}
+
+/// Why a node takes no new work, as its agent says.
+fn takes_none(node: &Arc<Node>) -> Option<String> {
+    Some(format!("{} takes no new work: {}", node.name, node.closed()?))
 }
 
 /// Agents that do not know what they are to run.

@@ -214,6 +214,7 @@ fn facts() -> v1::NodeFacts {
         memory_bytes: 8,
         cpus: 9,
         only_uid: Some(UserId(1000).0),
+        ..v1::NodeFacts::default()
     }
 }
 

@@ -48,6 +48,7 @@ fn facts() -> NodeFacts {
         memory: Bytes(1 << 40),
         cpus: 64,
         only_user: Some(UserId(1000)),
+        closed: "full".into(),
     }
 }
 

@@ -65,7 +65,12 @@ fn refresh(turn: &mut Turn<'_>, node: NodeId, facts: &NodeFacts) -> Result<(), B
     if rebooted {
         cluster::lose_tasks(turn, node, "its node rebooted")?;
     }
-    turn.take(Decision::NodeRefreshed { node, facts: facts.clone() })
+    let closes = !facts.closed.is_empty();
+    turn.take(Decision::NodeRefreshed { node, facts: facts.clone() })?;
+    if closes {
+        cluster::touch_tasks(turn, node);
+    }
+    Ok(())
 }
 
 fn prove(turn: &mut Turn<'_>, id: TaskId, seen: &TaskSeen) -> Result<(), Broken> {

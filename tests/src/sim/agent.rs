@@ -84,6 +84,7 @@ impl SimNode {
             memory: Bytes(1 << 40),
             cpus: 64,
             only_user: None,
+            closed: String::new(),
         }
     }
 }
