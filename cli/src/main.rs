@@ -9,6 +9,7 @@ mod args;
 mod array;
 mod attach;
 mod budget;
+mod cancel;
 mod connect;
 mod dry_run;
 mod exit;
@@ -85,7 +86,7 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
         Command::Jobs(args) => jobs::list(api, args, json).await,
         Command::Job(args) => jobs::show(api, &args, json).await,
         Command::Explain(args) => explain::explain(api, &args, json).await,
-        Command::Cancel(args) => jobs::cancel(api, args, json).await,
+        Command::Cancel(args) => cancel::cancel(api, args, json).await,
         Command::Park(args) => job_changes::park(api, &args, json).await,
         Command::Release(args) => job_changes::release(api, &args, json).await,
         Command::Elder(args) => job_changes::allow_elder(api, &args, json).await,

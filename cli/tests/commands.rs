@@ -199,10 +199,40 @@ fn every_job_that_can_be_cancelled_is_though_others_cannot() {
     assert_eq!(ran.code, Some(3));
     let ran = coordinator.tidegate(&["cancel", "job-7", "job-8", "--json"]);
     let expected = json!({ "jobs": [
-        { "job": "job-7", "already_ended": false, "error": null },
-        { "job": "job-8", "already_ended": null, "error": "there is no job-8" },
+        { "job": "job-7", "already_ended": false, "state": null, "ended_ms": null,
+          "cancelled_ms": null, "cancelled_by": null, "error": null },
+        { "job": "job-8", "already_ended": null, "state": null, "ended_ms": null,
+          "cancelled_ms": null, "cancelled_by": null, "error": "there is no job-8" },
     ] });
     assert_eq!((ran.json(), ran.code), (expected, Some(3)));
+}
+
+#[test]
+fn a_cancel_that_is_asked_again_is_told_since_when_it_is_so_and_an_end_otherwise_how() {
+    let at = |state: v1::JobState| v1::CancelReply { state: state.into(), ..Default::default() };
+    let cancelled = v1::CancelReply {
+        cancelled_by_uid: Some(3_999_999_999),
+        cancelled_ms: Some(86_400_000),
+        ..at(v1::JobState::Active)
+    };
+    let ended = v1::CancelReply { already_ended: true, ended_ms: Some(86_400_000), ..cancelled };
+    let done = v1::CancelReply { cancelled_by_uid: None, cancelled_ms: None, ..ended };
+    let check = |reply: v1::CancelReply, state: v1::JobState, words: &str| {
+        // The first try was taken, and its answer lost.
+        let reply = v1::CancelReply { state: state.into(), ..reply };
+        let cancels = [Err(Status::unavailable("restarting")), Ok(reply)].into();
+        let coordinator = Coordinator::with(Script { cancels, ..Script::default() });
+        let ran = coordinator.tidegate(&["cancel", "job-7"]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        let (told, days) = ran.stdout.split_once(", ").unwrap_or((ran.stdout.trim_end(), ""));
+        let days: String = days.trim_end().chars().filter(|c| !c.is_ascii_digit()).collect();
+        assert_eq!(format!("{told}|{days}"), words);
+    };
+    check(cancelled, v1::JobState::Active, "job-7 is being cancelled already|d ago by ");
+    check(ended, v1::JobState::Cancelled, "job-7 is cancelled already|d ago by ");
+    check(done, v1::JobState::Done, "job-7 had already ended: done|d ago");
+    let made = v1::CancelReply { changed: true, ..cancelled };
+    check(made, v1::JobState::Cancelled, "job-7 is cancelled|");
 }
 
 fn two_attempts() -> Vec<(u32, v1::LogStream, Log)> {

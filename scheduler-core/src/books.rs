@@ -233,6 +233,8 @@ pub struct Job {
     pub submitted: Timestamp,
     /// Who cancelled it.
     pub cancelled_by: Option<UserId>,
+    /// When; none of one whose snapshot does not say.
+    pub cancelled_at: Option<Timestamp>,
     /// Attempts that failed by themselves.
     pub failures: u32,
     /// Attempts in a row that did not last.

@@ -242,7 +242,8 @@ impl v1::tidegate_server::Tidegate for Api {
         let by = caller(&request)?;
         let job = job_id(&request.into_inner().job)?;
         let answer = status::ask(&self.engine, Event::CancelRequested { job, by }).await?;
-        Ok(Response::new(v1::CancelReply { already_ended: answer == Answer::AsItWas }))
+        let view = self.view().await?;
+        Ok(Response::new(messages::cancelled(find(&view, job)?, answer == Answer::Changed)))
     }
 
     async fn read_log(

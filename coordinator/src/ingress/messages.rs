@@ -51,6 +51,22 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
     }
 }
 
+/// What became of a request to end a job.
+pub(super) fn cancelled(job: &Job, changed: bool) -> v1::CancelReply {
+    let ended_ms = match job.state {
+        JobState::Ended { at, .. } => Some(at.0),
+        JobState::Pending { .. } | JobState::Active { .. } => None,
+    };
+    v1::CancelReply {
+        already_ended: ended_ms.is_some() && !changed,
+        changed,
+        state: job_state(job.state).into(),
+        ended_ms,
+        cancelled_by_uid: job.cancelled_by.map(|user| user.0),
+        cancelled_ms: job.cancelled_at.map(|at| at.0),
+    }
+}
+
 /// What was asked for, as everybody may read it: an address for notices is a secret behind its host.
 fn spec(job: &Job) -> v1::JobSpec {
     let mut spec: v1::JobSpec = job.spec.clone().into();

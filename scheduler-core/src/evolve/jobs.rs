@@ -35,6 +35,7 @@ impl Books {
             Decision::JobCancelled { job, by } => self.change_job(*job, |entry| {
                 ensure(entry.is_alive(), "an ended job is not cancelled")?;
                 entry.cancelled_by = Some(*by);
+                entry.cancelled_at = Some(stamp.at);
                 Ok(())
             }),
             Decision::JobRequeued { job, not_before, own_failure, streak, stalled, carried } => {
@@ -210,6 +211,7 @@ impl Job {
             spec: spec.clone(),
             submitted: at,
             cancelled_by: None,
+            cancelled_at: None,
             failures: 0,
             streak: 0,
             account: AccountId::default(),
