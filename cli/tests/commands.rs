@@ -224,7 +224,8 @@ fn a_cancel_that_is_asked_again_is_told_since_when_it_is_so_and_an_end_otherwise
         let coordinator = Coordinator::with(Script { cancels, ..Script::default() });
         let ran = coordinator.tidegate(&["cancel", "job-7"]);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
-        let (told, days) = ran.stdout.split_once(", ").unwrap_or((ran.stdout.trim_end(), ""));
+        let (told, days) =
+            ran.stdout.split_once(", ").unwrap_or_else(|| (ran.stdout.trim_end(), ""));
         let days: String = days.trim_end().chars().filter(|c| !c.is_ascii_digit()).collect();
         assert_eq!(format!("{told}|{days}"), words);
     };
@@ -325,6 +326,62 @@ fn an_explanation_is_told_in_sentences_or_with_its_numbers() {
         "lines": ["8 GPUs are asked.", "2 are idle."], "numbers": { "gpus": 8, "gpus_idle": 2 }
     });
     assert_eq!(ran.json(), expected);
+}
+
+#[test]
+fn checkpoints_are_told_with_the_one_that_counts_and_what_became_of_each_request() {
+    let commit = |step| v1::CommitView {
+        attempt: "job-7.1".into(),
+        step,
+        path: format!("/c/{step}"),
+        bytes: 68 << 20,
+        at_ms: 86_400_000,
+    };
+    let view = |step, request: &str, counts| v1::CheckpointView {
+        commit: Some(commit(step)),
+        source: v1::CommitSource::Job.into(),
+        request: request.into(),
+        counts,
+    };
+    let save = v1::SaveView {
+        request: "decision-9".into(),
+        at_ms: 86_300_000,
+        admitted_ms: Some(86_340_000),
+        why: "n1 takes no work".into(),
+    };
+    let story = v1::SaveStory {
+        attempt: "job-7.1".into(),
+        save: Some(save),
+        acknowledged_ms: Some(86_341_000),
+        committed_ms: Some(86_400_000),
+        state: v1::AttemptState::Saved.into(),
+        ..v1::SaveStory::default()
+    };
+    let known = v1::ListCheckpointsReply {
+        job: "job-7".into(),
+        checkpoints: vec![view(100, "", false), view(120, "decision-9", true)],
+        older: 3,
+        requests: vec![story],
+    };
+    let coordinator = Coordinator::with(Script { checkpoints: Some(known), ..Script::default() });
+    let ran = coordinator.tidegate(&["checkpoints", "job-7"]);
+    let rows: Vec<Vec<&str>> =
+        ran.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1][..3], ["120", "job-7.1", "68.0MiB"], "{ran:?}");
+    assert_eq!(rows[1][4..], ["decision-9", "job", "resumes", "here", "/c/120"]);
+    assert_eq!(rows[2][4..], ["-", "job", "-", "/c/100"]);
+    assert!(ran.stdout.contains("\n\nand 3 before these, which are not kept\n\n"), "{ran:?}");
+    let told = "decision-9  job-7.1  1970-01-01T23:58:20Z   +40s           +1s           -       \
+                +1m      -  saved\n";
+    assert!(ran.stdout.ends_with(told), "{}", ran.stdout);
+    let document = coordinator.tidegate(&["checkpoints", "job-7", "--json"]).json();
+    let first = json!({ "attempt": "job-7.1", "step": 100, "path": "/c/100",
+        "bytes": 71_303_168, "at_ms": 86_400_000, "known_by": "job", "request": null,
+        "counts": false });
+    assert_eq!(document["checkpoints"][0], first);
+    let request = &document["requests"][0];
+    assert_eq!(request["committed_after_ms"], 60_000);
+    assert_eq!((&request["first_byte_ms"], &request["became"]), (&json!(null), &json!("saved")));
 }
 
 #[test]

@@ -264,7 +264,7 @@ fn not_asked<'a>(
 fn ended(books: &Books, job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {
     let line = match outcome {
         JobOutcome::Done => format!("done, in {}", counted(job.attempts.len(), "attempt")),
-        JobOutcome::Cancelled => match job.cancelled_by {
+        JobOutcome::Cancelled => match job.cancelled.as_ref().map(|one| one.by) {
             Some(by) => format!("cancelled by {by}"),
             None => "cancelled".to_owned(),
         },

@@ -94,7 +94,7 @@ fn job_text(job: &Job) -> String {
         job.user,
         job.submitted,
         job.state,
-        job.cancelled_by,
+        job.cancelled.as_ref().map(|one| one.by),
         job.failures,
         job.streak,
         v1::JobSpec::from(job.spec.clone()).encode_to_vec()

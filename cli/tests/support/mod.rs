@@ -42,6 +42,7 @@ pub struct Script {
     pub change_misses: VecDeque<Status>,
     /// Answers to cancels, first to last; then jobs that are known are being cancelled.
     pub cancels: VecDeque<Result<v1::CancelReply, Status>>,
+    pub checkpoints: Option<v1::ListCheckpointsReply>,
     /// Tasks of a node that is declared lost; the second time there are none.
     pub tasks_lost: u32,
     /// And with this.
@@ -402,6 +403,14 @@ impl Tidegate for Scripted {
         _request: Request<v1::ReportRequest>,
     ) -> Result<Response<v1::ReportReply>, Status> {
         self.refused()
+    }
+
+    async fn list_checkpoints(
+        &self,
+        _request: Request<v1::ListCheckpointsRequest>,
+    ) -> Result<Response<v1::ListCheckpointsReply>, Status> {
+        let known = self.script().checkpoints.clone();
+        known.map_or_else(|| self.refused(), |known| Ok(Response::new(known)))
     }
 
     async fn list_gates(

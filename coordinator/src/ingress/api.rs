@@ -404,6 +404,15 @@ impl v1::tidegate_server::Tidegate for Api {
         self.changed_gate(by, request.into_inner()).await.map(Response::new)
     }
 
+    async fn list_checkpoints(
+        &self,
+        request: Request<v1::ListCheckpointsRequest>,
+    ) -> Result<Response<v1::ListCheckpointsReply>, Status> {
+        let id = job_id(&request.into_inner().job)?;
+        let view = self.view().await?;
+        Ok(Response::new(messages::checkpoints::of(&view, find(&view, id)?)))
+    }
+
     async fn report(
         &self,
         request: Request<v1::ReportRequest>,

@@ -90,7 +90,7 @@ impl View<'_> {
         let shut = |node: &Arc<Node>| node.drain.is_some() || node.closed().is_some();
         let shut =
             attempt.tasks.iter().any(|task| books.nodes.get(&task.place.node).is_some_and(shut));
-        if self.job.cancelled_by.is_some() {
+        if self.job.cancelled.is_some() {
             return Some(StopReason::Cancelled);
         }
         if let Some(save) = attempt.save {
@@ -220,7 +220,7 @@ impl View<'_> {
             Outcome::Failed => true,
             Outcome::Unsaved | Outcome::Lost | Outcome::Saved | Outcome::Unknown => false,
         };
-        if job.cancelled_by.is_some() {
+        if job.cancelled.is_some() {
             // Nothing of a cancelled job may be left behind a silent node and called ended.
             return if attempt.is_live() { None } else { end(JobOutcome::Cancelled) };
         }

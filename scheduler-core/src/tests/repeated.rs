@@ -73,7 +73,8 @@ fn a_job_is_cancelled_once_and_by_whom_and_when_is_kept_over_its_end() {
     lab.pass(Span::seconds(3));
     assert_eq!(cancel(&mut lab, ROOT), [], "the first stands");
     let known = &lab.core.books().jobs[&job];
-    assert_eq!((known.cancelled_by, known.cancelled_at), (Some(super::lab::USER), Some(at)));
+    let cancelled = known.cancelled.as_deref().map(|one| (one.by, one.at));
+    assert_eq!(cancelled, Some((super::lab::USER, Some(at))));
 }
 
 #[test]

@@ -304,6 +304,6 @@ impl World {
         }
         agent.arrives = agent.arrives.max(now.saturating_add(delay));
         let delay = agent.arrives.saturating_sub(now);
-        self.after(delay, Happening::Reported { node: index, session, report });
+        self.after(delay, Happening::Reported { node: index, session, report: Box::new(report) });
     }
 }
