@@ -350,7 +350,7 @@ fn whole_seconds(span: Span) -> Span {
     Span(span.0 / 1000 * 1000)
 }
 
-fn away(at: Timestamp, now: Timestamp) -> String {
+pub(super) fn away(at: Timestamp, now: Timestamp) -> String {
     let whole = whole_seconds(at.since(now));
     if whole == Span::ZERO { "now".to_owned() } else { format!("in {whole}") }
 }
@@ -365,7 +365,7 @@ fn up_to_seconds(span: Span) -> Span {
     Span(span.0.div_ceil(1000).saturating_mul(1000))
 }
 
-fn listed(names: &[String]) -> String {
+pub(super) fn listed(names: &[String]) -> String {
     match names {
         [] => "nobody".to_owned(),
         [one] => one.clone(),
