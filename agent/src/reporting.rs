@@ -177,6 +177,7 @@ mod tests {
             memory: Bytes(1),
             cpus: 1,
             only_user: None,
+            closed: String::new(),
         }
     }
 

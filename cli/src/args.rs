@@ -91,6 +91,11 @@ pub(crate) enum Command {
                             instant the newest decisions about the job are told too, with the\n\
                             journal records that hold them.")]
     Explain(ExplainArgs),
+    /// Show the checkpoints of a job, and what became of each request to save
+    #[command(after_help = "Example:\n  tidegate checkpoints job-7\n\nTOLD is counted from the \
+                            request on, what follows from TOLD on. A next attempt resumes\nfrom \
+                            the checkpoint that counts.")]
+    Checkpoints(JobArgs),
     /// Cancel jobs
     #[command(after_help = "Example:\n  tidegate cancel job-7 job-8")]
     Cancel(CancelArgs),

@@ -1,16 +1,15 @@
-//! `jobs`, `job`, `cancel`.
+//! `jobs`, `job`.
 
 use serde::Serialize;
 use tidegate_model::JobId;
 use tidegate_proto::{WireError, v1};
 
-use crate::args::{CancelArgs, JobArgs, JobsArgs};
+use crate::args::{JobArgs, JobsArgs};
 use crate::connect::Api;
 use crate::exit::{Exit, Failure};
 use crate::retry::Patience;
-use crate::show::out::{json, remark, say};
+use crate::show::out::{json, say};
 use crate::show::{table, time};
-use crate::view::as_text;
 use crate::view::job::Job;
 use crate::view::users::{Users, own_uid, uid};
 
@@ -81,74 +80,6 @@ pub(crate) async fn view(api: &Api, patience: &Patience, job: JobId) -> Result<J
     let answer =
         api.ask(patience, async |mut client| client.get_job(request.clone()).await).await?;
     Job::read(answer.value, &mut Users::default()).map_err(|error| broken(&error))
-}
-
-/// What became of one job that was to be cancelled.
-#[derive(Debug, Serialize)]
-struct Cancelled {
-    #[serde(serialize_with = "as_text")]
-    job: JobId,
-    /// Null if it could not be cancelled.
-    already_ended: Option<bool>,
-    /// Why it could not be.
-    error: Option<String>,
-}
-
-/// Cancels every job that can be cancelled, whatever becomes of the others.
-///
-/// # Errors
-/// The first failure, once all have been tried.
-pub(crate) async fn cancel(api: &Api, args: CancelArgs, as_json: bool) -> Result<(), Failure> {
-    #[derive(Serialize)]
-    struct Jobs {
-        jobs: Vec<Cancelled>,
-    }
-    let mut jobs = Vec::new();
-    let mut failures = Vec::new();
-    for job in args.jobs {
-        let request = v1::CancelRequest { job: job.to_string() };
-        let reply = api.read(async |mut client| client.cancel(request.clone()).await).await;
-        let (already_ended, error) = match reply {
-            Ok(reply) => (Some(reply.already_ended), None),
-            Err(failure) => {
-                let error = failure.to_string();
-                failures.push(failure);
-                (None, Some(error))
-            }
-        };
-        jobs.push(Cancelled { job, already_ended, error });
-    }
-    if as_json {
-        json(&Jobs { jobs })?;
-    } else {
-        tell(&jobs)?;
-    }
-    match failures.into_iter().next() {
-        None => Ok(()),
-        Some(failure) => Err(failure),
-    }
-}
-
-/// Cancels a job that the caller speaks of itself.
-///
-/// # Errors
-/// If it cannot be.
-pub(crate) async fn cancel_quietly(api: &Api, job: JobId) -> Result<(), Failure> {
-    let request = v1::CancelRequest { job: job.to_string() };
-    api.read(async |mut client| client.cancel(request.clone()).await).await.map(drop)
-}
-
-fn tell(jobs: &[Cancelled]) -> Result<(), Failure> {
-    for Cancelled { job, already_ended, error } in jobs {
-        match (already_ended, error) {
-            (Some(true), _) => say(&format!("{job} had already ended"))?,
-            (Some(false), _) => say(&format!("{job} is being cancelled"))?,
-            // With one job, the failure itself is told at the end.
-            (None, Some(error)) if jobs.len() > 1 => remark(&format!("{job}: {error}")),
-            (None, _) => {}
-        }
-    }
-    Ok(())
 }
 
 /// A reply that is not what the protocol says.

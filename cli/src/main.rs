@@ -9,6 +9,8 @@ mod args;
 mod array;
 mod attach;
 mod budget;
+mod cancel;
+mod checkpoints;
 mod connect;
 mod dry_run;
 mod exit;
@@ -85,7 +87,8 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
         Command::Jobs(args) => jobs::list(api, args, json).await,
         Command::Job(args) => jobs::show(api, &args, json).await,
         Command::Explain(args) => explain::explain(api, &args, json).await,
-        Command::Cancel(args) => jobs::cancel(api, args, json).await,
+        Command::Checkpoints(args) => checkpoints::list(api, &args, json).await,
+        Command::Cancel(args) => cancel::cancel(api, args, json).await,
         Command::Park(args) => job_changes::park(api, &args, json).await,
         Command::Release(args) => job_changes::release(api, &args, json).await,
         Command::Elder(args) => job_changes::allow_elder(api, &args, json).await,
@@ -154,6 +157,7 @@ mod tests {
                 "dry-run",
                 "array",
                 "gate",
+                "checkpoints",
             ] {
                 assert!(script.contains(word), "{shell}: {word}");
             }

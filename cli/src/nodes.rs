@@ -30,7 +30,7 @@ pub(crate) async fn list(api: &Api, args: &NodesArgs, as_json: bool) -> Result<(
     let mut nodes: Vec<_> =
         reply.nodes.into_iter().map(|node| Node::read(node, &mut users)).collect();
     if args.reasons {
-        nodes.retain(|node| node.drain.is_some());
+        nodes.retain(|node| node.drain.is_some() || node.closed.is_some());
     }
     match (as_json, args.reasons) {
         (true, _) => json(&Nodes { nodes }),

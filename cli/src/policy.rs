@@ -57,10 +57,14 @@ pub(crate) async fn set(api: &Api, given: &[String], as_json: bool) -> Result<()
     }
     let request = v1::SetPolicyRequest { policy: Some(policy.clone()), version: Some(version) };
     let reply = api.read(async |mut client| client.set_policy(request.clone()).await).await?;
+    // It may be so by an earlier try whose answer was lost.
+    let already = if reply.changed { None } else { read(api).await?.set };
     if as_json {
         let policy = document(&slots(&mut policy));
-        return out::json(&json!({ "changed": reply.changed, "policy": policy }));
+        let changed = reply.changed;
+        return out::json(&json!({ "changed": changed, "set": already, "policy": policy }));
     }
+    told.extend(already.map(|set| format!("already so, since {}", set.told())));
     out::say(&told.join("\n"))
 }
 
@@ -79,6 +83,14 @@ struct Set {
     at_ms: u64,
     /// Null = a release that did not record it.
     by: Option<String>,
+}
+
+impl Set {
+    fn told(&self) -> String {
+        let at = Timestamp(self.at_ms);
+        let by = self.by.as_deref().unwrap_or("unknown");
+        format!("{} (by {by}, {})", time::rfc3339(at), time::ago(at, time::now()))
+    }
 }
 
 async fn read(api: &Api) -> Result<Read, Failure> {

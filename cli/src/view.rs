@@ -3,6 +3,7 @@
 //! is in reference-GPU microseconds there (`…_gpu_us`), instants and spans in milliseconds.
 
 pub(crate) mod account;
+pub(crate) mod checkpoints;
 pub(crate) mod gate;
 pub(crate) mod job;
 pub(crate) mod node;

@@ -199,10 +199,41 @@ fn every_job_that_can_be_cancelled_is_though_others_cannot() {
     assert_eq!(ran.code, Some(3));
     let ran = coordinator.tidegate(&["cancel", "job-7", "job-8", "--json"]);
     let expected = json!({ "jobs": [
-        { "job": "job-7", "already_ended": false, "error": null },
-        { "job": "job-8", "already_ended": null, "error": "there is no job-8" },
+        { "job": "job-7", "already_ended": false, "state": null, "ended_ms": null,
+          "cancelled_ms": null, "cancelled_by": null, "error": null },
+        { "job": "job-8", "already_ended": null, "state": null, "ended_ms": null,
+          "cancelled_ms": null, "cancelled_by": null, "error": "there is no job-8" },
     ] });
     assert_eq!((ran.json(), ran.code), (expected, Some(3)));
+}
+
+#[test]
+fn a_cancel_that_is_asked_again_is_told_since_when_it_is_so_and_an_end_otherwise_how() {
+    let at = |state: v1::JobState| v1::CancelReply { state: state.into(), ..Default::default() };
+    let cancelled = v1::CancelReply {
+        cancelled_by_uid: Some(3_999_999_999),
+        cancelled_ms: Some(86_400_000),
+        ..at(v1::JobState::Active)
+    };
+    let ended = v1::CancelReply { already_ended: true, ended_ms: Some(86_400_000), ..cancelled };
+    let done = v1::CancelReply { cancelled_by_uid: None, cancelled_ms: None, ..ended };
+    let check = |reply: v1::CancelReply, state: v1::JobState, words: &str| {
+        // The first try was taken, and its answer lost.
+        let reply = v1::CancelReply { state: state.into(), ..reply };
+        let cancels = [Err(Status::unavailable("restarting")), Ok(reply)].into();
+        let coordinator = Coordinator::with(Script { cancels, ..Script::default() });
+        let ran = coordinator.tidegate(&["cancel", "job-7"]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        let (told, days) =
+            ran.stdout.split_once(", ").unwrap_or_else(|| (ran.stdout.trim_end(), ""));
+        let days: String = days.trim_end().chars().filter(|c| !c.is_ascii_digit()).collect();
+        assert_eq!(format!("{told}|{days}"), words);
+    };
+    check(cancelled, v1::JobState::Active, "job-7 is being cancelled already|d ago by ");
+    check(ended, v1::JobState::Cancelled, "job-7 is cancelled already|d ago by ");
+    check(done, v1::JobState::Done, "job-7 had already ended: done|d ago");
+    let made = v1::CancelReply { changed: true, ..cancelled };
+    check(made, v1::JobState::Cancelled, "job-7 is cancelled|");
 }
 
 fn two_attempts() -> Vec<(u32, v1::LogStream, Log)> {
@@ -295,6 +326,61 @@ fn an_explanation_is_told_in_sentences_or_with_its_numbers() {
         "lines": ["8 GPUs are asked.", "2 are idle."], "numbers": { "gpus": 8, "gpus_idle": 2 }
     });
     assert_eq!(ran.json(), expected);
+}
+
+#[test]
+fn checkpoints_are_told_with_the_one_that_counts_and_what_became_of_each_request() {
+    let commit = |step| v1::CommitView {
+        attempt: "job-7.1".into(),
+        step,
+        path: format!("/c/{step}"),
+        bytes: 68 << 20,
+        at_ms: 86_400_000,
+    };
+    let view = |step, request: &str, counts| v1::CheckpointView {
+        commit: Some(commit(step)),
+        source: v1::CommitSource::Job.into(),
+        request: request.into(),
+        counts,
+    };
+    let save = v1::SaveView {
+        request: "decision-9".into(),
+        at_ms: 86_300_000,
+        admitted_ms: Some(86_340_000),
+        why: "n1 takes no work".into(),
+    };
+    let story = v1::SaveStory {
+        attempt: "job-7.1".into(),
+        save: Some(save),
+        acknowledged_ms: Some(86_341_000),
+        committed_ms: Some(86_400_000),
+        state: v1::AttemptState::Saved.into(),
+        ..v1::SaveStory::default()
+    };
+    let known = v1::ListCheckpointsReply {
+        job: "job-7".into(),
+        checkpoints: vec![view(100, "", false), view(120, "decision-9", true)],
+        older: 3,
+        requests: vec![story],
+    };
+    let coordinator = Coordinator::with(Script { checkpoints: Some(known), ..Script::default() });
+    let ran = coordinator.tidegate(&["checkpoints", "job-7"]);
+    let rows: Vec<Vec<&str>> =
+        ran.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1][..3], ["120", "job-7.1", "68.0MiB"], "{ran:?}");
+    assert_eq!(rows[1][4..], ["decision-9", "job", "resumes", "here", "/c/120"]);
+    assert_eq!(rows[2][4..], ["-", "job", "-", "/c/100"]);
+    assert!(ran.stdout.contains("\n\nand 3 before these, which are not kept\n\n"), "{ran:?}");
+    let told = "decision-9 job-7.1 1970-01-01T23:58:20Z +40s +1s - +1m - saved";
+    assert_eq!(rows.last().unwrap().join(" "), told, "{ran:?}");
+    let document = coordinator.tidegate(&["checkpoints", "job-7", "--json"]).json();
+    let first = json!({ "attempt": "job-7.1", "step": 100, "path": "/c/100",
+        "bytes": 71_303_168, "at_ms": 86_400_000, "known_by": "job", "request": null,
+        "counts": false });
+    assert_eq!(document["checkpoints"][0], first);
+    let request = &document["requests"][0];
+    assert_eq!(request["committed_after_ms"], 60_000);
+    assert_eq!((&request["first_byte_ms"], &request["became"]), (&json!(null), &json!("saved")));
 }
 
 #[test]

@@ -161,7 +161,7 @@ impl Fact {
             }
             Kind::Ended(JobOutcome::Done) => "over: done".to_owned(),
             Kind::Ended(JobOutcome::Failed) => "over: failed".to_owned(),
-            Kind::Ended(JobOutcome::Cancelled) => match job.cancelled_by {
+            Kind::Ended(JobOutcome::Cancelled) => match job.cancelled.as_ref().map(|one| one.by) {
                 Some(by) => format!("over: cancelled by {by}"),
                 None => "over: cancelled".to_owned(),
             },

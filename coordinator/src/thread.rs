@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use scheduler_core::{Event, Observation};
+use scheduler_core::{Attempt, Event, Observation};
 use tidegate_model::{Bandwidth, DecisionSeq, NodeName, Span, TaskId, Timestamp};
 use tidegate_proto::link::NodePlan;
 use tokio::sync::{oneshot, watch};
@@ -286,7 +286,7 @@ impl<J: Journal> Desk<J> {
             }
             Message::Writes { session, node, whole, tasks } => {
                 if self.is_current(session, &node) {
-                    self.note_writes(&node, whole, &tasks);
+                    intake.events.extend(self.note_writes(&node, whole, &tasks));
                 }
             }
             Message::ViewWanted | Message::SilentHeard => {}
@@ -315,12 +315,24 @@ impl<J: Journal> Desk<J> {
         }
     }
 
-    fn note_writes(&mut self, node: &NodeName, whole: bool, tasks: &BTreeMap<TaskId, Bandwidth>) {
+    /// Of an attempt that is to save, that it writes is a fact that something is decided on.
+    fn note_writes(
+        &mut self,
+        node: &NodeName,
+        whole: bool,
+        tasks: &BTreeMap<TaskId, Bandwidth>,
+    ) -> Vec<Event> {
         let now = self.clock.now();
+        let mut begun = Vec::new();
         for task in self.spoken_of(node, whole, tasks) {
             let rate = tasks.get(&task).copied().unwrap_or_default();
             self.engine.observe(now, &Observation::TaskWrites { task, rate });
+            let attempt = self.engine.core().books().attempt(task.attempt);
+            if rate.0 > 0 && attempt.is_some_and(Attempt::awaits_first_byte) {
+                begun.push(Event::WritingSeen { task });
+            }
         }
+        begun
     }
 
     fn is_current(&self, session: Session, node: &NodeName) -> bool {

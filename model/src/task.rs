@@ -37,6 +37,8 @@ pub struct NodeFacts {
     pub cpus: u32,
     /// The only user whose tasks it can run; none = those of any.
     pub only_user: Option<UserId>,
+    /// Why it takes no new work, or empty. What runs there runs on.
+    pub closed: String,
 }
 
 /// How a task's process ended.

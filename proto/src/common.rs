@@ -250,8 +250,17 @@ impl TryFrom<v1::NodeFacts> for NodeFacts {
     type Error = WireError;
 
     fn try_from(wire: v1::NodeFacts) -> Result<Self, WireError> {
-        let v1::NodeFacts { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid } =
-            wire;
+        let v1::NodeFacts {
+            boot_id,
+            gpus,
+            gpu_note,
+            address,
+            block,
+            memory_bytes,
+            cpus,
+            only_uid,
+            closed,
+        } = wire;
         if boot_id.is_empty() {
             return Err(WireError::Missing { field: "NodeFacts.boot_id" });
         }
@@ -259,16 +268,17 @@ impl TryFrom<v1::NodeFacts> for NodeFacts {
         let gpus = gpus.into_iter().map(Gpu::try_from).collect::<Result<Vec<_>, _>>()?;
         let memory = Bytes(memory_bytes);
         let only_user = only_uid.map(UserId);
-        Ok(Self { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user })
+        Ok(Self { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user, closed })
     }
 }
 
 impl From<NodeFacts> for v1::NodeFacts {
     fn from(facts: NodeFacts) -> Self {
-        let NodeFacts { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user } = facts;
+        let NodeFacts { boot_id, gpus, gpu_note, address, block, memory, cpus, only_user, closed } =
+            facts;
         let gpus = gpus.into_iter().map(Into::into).collect();
         let (memory_bytes, only_uid) = (memory.0, only_user.map(|user| user.0));
-        Self { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid }
+        Self { boot_id, gpus, gpu_note, address, block, memory_bytes, cpus, only_uid, closed }
     }
 }
 

@@ -127,6 +127,8 @@ fn audit_job(job: &Job, found: &mut Vec<Violation>) {
     check(numbers.eq(1..=newest), "attempts are numbered from 1 without gaps");
     check(active.is_none_or(|number| number == newest), "only the newest attempt is active");
     check(job.failures <= newest, "failures are attempts");
+    let steps = job.commits.iter().flat_map(|commits| commits.iter()).map(|one| one.step);
+    check(steps.is_sorted(), "each commit goes beyond the one before it");
 }
 
 fn audit_attempt(attempt: &Attempt, found: &mut Vec<Violation>) {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use tidegate_model::{
-    AttemptId, Bytes, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec, NodeFacts,
-    NodeId, NodeName, Span, StorageName, SubmitKey, TaskExit, TaskId, Timestamp, UserId,
-    WhileWaiting,
+    AttemptId, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec, NodeFacts, NodeId,
+    NodeName, Span, StorageName, SubmitKey, TaskExit, TaskId, Timestamp, UserId, WhileWaiting,
 };
 
 pub use self::writing::{PermitOf, Writing};
 use crate::accounts::{AccountId, Accounts, Size};
+use crate::commits::{Commits, Committed};
 use crate::decision::{
     Excused, JobOutcome, Outcome, ParkReason, SaveReason, Standing, StopReason, Terms,
 };
@@ -180,6 +180,12 @@ impl Node {
         self.facts.only_user.is_none_or(|only| only == user)
     }
 
+    /// Why it takes no new work although nobody drains it, as its agent says.
+    #[must_use]
+    pub fn closed(&self) -> Option<&str> {
+        Some(self.facts.closed.as_str()).filter(|why| !why.is_empty())
+    }
+
     /// GPUs that nobody holds, in the driver's order.
     pub fn idle(&self) -> impl Iterator<Item = &Gpu> {
         self.facts.gpus.iter().filter(|gpu| !self.held.contains_key(&gpu.uuid))
@@ -225,8 +231,8 @@ pub struct Job {
     pub spec: JobSpec,
     /// Its place in the queue, for life.
     pub submitted: Timestamp,
-    /// Who cancelled it.
-    pub cancelled_by: Option<UserId>,
+    /// Who cancelled it, and when.
+    pub cancelled: Option<Box<Cancelled>>,
     /// Attempts that failed by themselves.
     pub failures: u32,
     /// Attempts in a row that did not last.
@@ -249,8 +255,8 @@ pub struct Job {
     pub waits_for: BTreeSet<JobId>,
     /// Protection its next attempt inherits.
     pub carried: Option<Span>,
-    /// Its newest checkpoint.
-    pub commit: Option<Box<Committed>>,
+    /// Its checkpoints; none = there is none.
+    pub commits: Option<Box<Commits>>,
     /// Where it is.
     pub state: JobState,
     /// All attempts, oldest first; the last may be live, and an older one while a node is silent.
@@ -262,6 +268,12 @@ impl Job {
     #[must_use]
     pub fn attempt(&self, number: u32) -> Option<&Attempt> {
         self.attempts.get(usize::try_from(number.checked_sub(1)?).ok()?)
+    }
+
+    /// Its newest checkpoint: the next attempt resumes from it.
+    #[must_use]
+    pub fn commit(&self) -> Option<&Committed> {
+        self.commits.as_ref()?.newest()
     }
 
     /// The attempt that is under way.
@@ -287,6 +299,15 @@ impl Job {
     }
 }
 
+/// A job is to end because somebody said so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cancelled {
+    /// Who.
+    pub by: UserId,
+    /// When; none of one whose snapshot does not say.
+    pub at: Option<Timestamp>,
+}
+
 /// Nodes promised to a waiting job from an instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
@@ -300,21 +321,6 @@ pub struct Reservation {
     pub at: Timestamp,
     /// What it pledges.
     pub pledge: Amount,
-}
-
-/// A checkpoint that counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Committed {
-    /// Of which attempt.
-    pub attempt: AttemptId,
-    /// The training step.
-    pub step: u64,
-    /// Where.
-    pub path: String,
-    /// Its size.
-    pub bytes: Bytes,
-    /// When it was journaled.
-    pub at: Timestamp,
 }
 
 /// Where a job is.
@@ -409,6 +415,10 @@ pub struct SaveOrder {
     pub at: Timestamp,
     /// When the write gate let it save.
     pub admitted: Option<Timestamp>,
+    /// When a node said that its ranks were asked; none = not, or it was not kept.
+    pub acknowledged: Option<Timestamp>,
+    /// When a node measured that it wrote; none = not, or it was not kept.
+    pub first_byte: Option<Timestamp>,
 }
 
 /// Where an attempt is.

@@ -73,7 +73,7 @@ impl Charge {
         if let Some(reservation) = &job.reservation {
             charge.pledge = charge.pledge + Pledge::lump(reservation.pledge);
         } else if let (Some(carried), Some(last), false) =
-            (job.carried, job.attempts.last(), job.cancelled_by.is_some())
+            (job.carried, job.attempts.last(), job.cancelled.is_some())
         {
             // Once its successor is planned, that one holds the promise.
             let rate = last.terms.weight.rate(job.spec.gpus);

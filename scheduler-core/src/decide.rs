@@ -13,11 +13,12 @@ pub(crate) mod pass;
 pub(crate) mod published;
 mod report;
 pub(crate) mod request;
+mod saving;
 pub(crate) mod spots;
 pub(crate) mod standing;
 pub(crate) mod victims;
 pub(crate) mod walk;
-mod words;
+pub(crate) mod words;
 
 use tidegate_model::{DecisionSeq, Epoch};
 
@@ -52,6 +53,7 @@ pub(crate) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> 
             cluster::about_gate(turn, storage, *by, request)
         }
         Event::PolicyChanged(change) => set_policy(turn, change),
+        Event::WritingSeen { task } => saving::wrote(turn, *task),
         Event::DeadlineReached => deadline::work_off(turn),
     }
 }

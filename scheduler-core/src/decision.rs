@@ -18,7 +18,7 @@ use crate::policy::{Author, Policy};
 pub use self::refusal::Refusal;
 pub use self::terms::{
     Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Right, SaveReason,
-    Standing, StopReason, Terms,
+    SaveStep, Standing, StopReason, Terms,
 };
 
 /// One outcome. All but the last two change the books and are journaled.
@@ -380,6 +380,13 @@ pub enum Decision {
         /// By whom.
         by: UserId,
     },
+    /// A save that was let through has come so far.
+    SaveNoted {
+        /// Of which attempt.
+        attempt: AttemptId,
+        /// How far.
+        step: SaveStep,
+    },
     /// A checkpoint counts.
     CheckpointCommitted {
         /// Of which attempt.
@@ -427,6 +434,7 @@ impl Decision {
                 | Self::CommitsClosed(_)
                 | Self::CheckpointCommitted { .. }
                 | Self::SaveAdmitted { .. }
+                | Self::SaveNoted { .. }
                 | Self::PermitGranted { .. }
                 | Self::WriteRated { .. }
                 | Self::WriteEnded(_)
@@ -478,6 +486,7 @@ impl Decision {
             | Self::SaveOrdered { attempt, .. }
             | Self::SaveWithdrawn(attempt)
             | Self::SaveAdmitted { attempt, .. }
+            | Self::SaveNoted { attempt, .. }
             | Self::WriteRated { attempt, .. }
             | Self::WriteEnded(attempt)
             | Self::CheckpointCommitted { attempt, .. }

@@ -107,6 +107,11 @@ pub enum Event {
     },
     /// Somebody wants this policy.
     PolicyChanged(PolicyChange),
+    /// A node measured that a task writes. Told of those only whose attempts are to save.
+    WritingSeen {
+        /// Which.
+        task: TaskId,
+    },
     /// An instant that [`Core::next_deadline`](crate::Core::next_deadline) named has come.
     DeadlineReached,
 }
@@ -117,7 +122,9 @@ impl Event {
     pub(crate) fn asks_for_a_pass(&self) -> bool {
         !matches!(
             self,
-            Self::NodeReported { complete: false, facts: None, .. } | Self::JobSubmitted { .. }
+            Self::NodeReported { complete: false, facts: None, .. }
+                | Self::JobSubmitted { .. }
+                | Self::WritingSeen { .. }
         )
     }
 }

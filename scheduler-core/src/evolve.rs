@@ -89,6 +89,7 @@ impl Books {
             | Decision::SaveOrdered { .. }
             | Decision::SaveWithdrawn(_)
             | Decision::SaveAdmitted { .. }
+            | Decision::SaveNoted { .. }
             | Decision::PermitGranted { .. }
             | Decision::WriteRated { .. }
             | Decision::WriteEnded(_)

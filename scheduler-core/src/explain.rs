@@ -1,13 +1,15 @@
 //! Why a job is where it is: one reason, with its numbers.
 
 mod limits;
+mod turn;
 mod waiting;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tidegate_model::{JobId, Span, TaskId, TaskSeen, Timestamp};
 
-use crate::books::{Attempt, AttemptState, Books, Job, JobState, Task};
+use crate::books::{Attempt, AttemptState, Books, Job, JobState, Node, Task};
 use crate::decision::{JobOutcome, ParkReason, StopReason};
 use crate::observations::{IDLE_AFTER, NodeState, Observations};
 
@@ -152,6 +154,9 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     }];
     let idle = seen.idle_since(attempt.id).filter(|_| state == AttemptState::Running);
     lines.extend(idle.map(|since| idles(now.since(since))));
+    let paced = (state == AttemptState::Paced).then(|| turn::turn(books, seen, now, attempt));
+    let paced = paced.flatten();
+    lines.extend(paced.iter().flat_map(|turn| turn.lines.clone()));
     if state == AttemptState::Saving {
         lines.extend(not_asked(books, seen, attempt));
     }
@@ -166,6 +171,7 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     let mut numbers = BTreeMap::from(numbers);
     numbers.extend(idle.map(|since| ("idle_since_ms", since.0)));
     numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
+    numbers.extend(paced.into_iter().flat_map(|turn| turn.numbers));
     let leaves_by = waiting::leaves_by(books, attempt).filter(|_| reason == Reason::Saving);
     numbers.extend(leaves_by.map(|by| ("leaves_by_ms", by.0)));
     Explanation { reason, lines, numbers }
@@ -185,12 +191,21 @@ fn by_nodes(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attemp
             ));
         }
     }
+    if attempt.granted.is_none() {
+        let closed = nodes.iter().filter_map(|id| books.nodes.get(id));
+        lines.extend(closed.filter_map(takes_none));
+    }
     if attempt.state() == AttemptState::Planned {
         let noted = nodes.iter().filter_map(|id| books.nodes.get(id));
         let noted = noted.filter(|node| !node.facts.gpu_note.is_empty());
         lines.extend(noted.map(|node| format!("{} says: {}", node.name, node.facts.gpu_note)));
     }
     lines
+}
+
+/// Why a node takes no new work, as its agent says.
+fn takes_none(node: &Arc<Node>) -> Option<String> {
+    Some(format!("{} takes no new work: {}", node.name, node.closed()?))
 }
 
 /// Agents that do not know what they are to run.
@@ -254,7 +269,7 @@ fn not_asked<'a>(
 fn ended(books: &Books, job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {
     let line = match outcome {
         JobOutcome::Done => format!("done, in {}", counted(job.attempts.len(), "attempt")),
-        JobOutcome::Cancelled => match job.cancelled_by {
+        JobOutcome::Cancelled => match job.cancelled.as_ref().map(|one| one.by) {
             Some(by) => format!("cancelled by {by}"),
             None => "cancelled".to_owned(),
         },

@@ -77,7 +77,13 @@ pub(crate) fn all(books: &Books, seen: &Observations, now: Timestamp) -> Vec<Gat
     names.into_iter().map(|storage| of(books, seen, now, storage)).collect()
 }
 
-fn of(books: &Books, seen: &Observations, now: Timestamp, storage: &StorageName) -> GateStatus {
+/// That of one target.
+pub(crate) fn of(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    storage: &StorageName,
+) -> GateStatus {
     let gate = books.gates.get(storage).cloned().unwrap_or_default();
     let slots = gate::slots(books, seen, now, storage);
     let rates = measured(books, seen, storage);

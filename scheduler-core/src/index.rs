@@ -97,7 +97,7 @@ impl Job {
     /// Whether it is in the queue and nothing but its turn keeps it from starting.
     pub(crate) fn is_startable(&self) -> bool {
         let pending = matches!(self.state, JobState::Pending { .. });
-        pending && self.parked.is_none() && self.waits_for.is_empty() && self.cancelled_by.is_none()
+        pending && self.parked.is_none() && self.waits_for.is_empty() && self.cancelled.is_none()
     }
 
     /// Of which array it holds one of the places: while it runs, and while nodes are promised to it.
@@ -125,7 +125,7 @@ impl Job {
     fn has_not_begun(&self) -> bool {
         let free = |run: &Attempt| run.standing == Standing::Free && !run.was_protected();
         let runs_free = self.active_attempt().is_some_and(free);
-        let kept = self.parked.is_some() || self.cancelled_by.is_some();
+        let kept = self.parked.is_some() || self.cancelled.is_some();
         self.is_startable() || runs_free && !kept
     }
 

@@ -16,6 +16,7 @@ mod accounts;
 mod audit;
 mod books;
 mod charge;
+mod commits;
 mod core;
 mod decide;
 mod decision;
@@ -38,15 +39,16 @@ pub use accounts::{
 };
 pub use audit::Violation;
 pub use books::{
-    Attempt, AttemptState, Books, BudgetAnswer, BudgetAsk, Committed, Drain, Held, Job, JobState,
+    Attempt, AttemptState, Books, BudgetAnswer, BudgetAsk, Cancelled, Drain, Held, Job, JobState,
     Node, PermitOf, Place, Reservation, SaveOrder, StopOrder, Task, Writing,
 };
 pub use charge::totals;
+pub use commits::{Commits, Committed};
 pub use core::Core;
 pub use decide::leave::DrainTimes;
 pub use decision::{
     Decision, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Refusal, Right,
-    SaveReason, Standing, StopReason, Terms,
+    SaveReason, SaveStep, Standing, StopReason, Terms,
 };
 pub use event::{AccountRequest, Event, GateRequest, JobRequest, Observation};
 pub use evolve::{Broken, Stamp};

@@ -72,6 +72,8 @@ pub enum NodeState {
     Draining,
     /// Takes no new work; empty.
     Drained,
+    /// Takes no new work, as its agent says. What runs there runs on.
+    Closed,
     /// Not heard for the policy's span. What ran there is kept.
     Unreachable,
 }
@@ -124,7 +126,8 @@ impl Observations {
             None if now.since(self.began) >= silent_after => NodeState::Unreachable,
             None => NodeState::Unconfirmed,
             Some(seen) if now.since(seen.heard) >= silent_after => NodeState::Unreachable,
-            Some(_) if node.drain.is_none() => NodeState::Ready,
+            Some(_) if node.drain.is_none() && node.closed().is_none() => NodeState::Ready,
+            Some(_) if node.drain.is_none() => NodeState::Closed,
             Some(_) if node.tasks.is_empty() => NodeState::Drained,
             Some(_) => NodeState::Draining,
         }

@@ -221,7 +221,7 @@ fn an_attempt_that_a_silent_node_may_still_run_commits_nothing_once_the_next_has
     let job = lab.submit_running(16);
     let task = |number, index| TaskId { attempt: AttemptId { job, number }, index };
     let committed = |lab: &Lab| {
-        let commit = lab.job(job).commit.as_ref();
+        let commit = lab.job(job).commit();
         commit.map(|commit| (commit.attempt.number, commit.step))
     };
     lab.pass_with(Span::minutes(1), &[1, 3]);

@@ -34,6 +34,7 @@ pub fn facts(form: &NodeForm) -> NodeFacts {
         memory: Bytes(1 << 40),
         cpus: 64,
         only_user: None,
+        closed: String::new(),
     }
 }
 

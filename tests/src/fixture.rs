@@ -94,7 +94,7 @@ fn job_text(job: &Job) -> String {
         job.user,
         job.submitted,
         job.state,
-        job.cancelled_by,
+        job.cancelled.as_ref().map(|one| one.by),
         job.failures,
         job.streak,
         v1::JobSpec::from(job.spec.clone()).encode_to_vec()
@@ -214,6 +214,7 @@ fn facts() -> v1::NodeFacts {
         memory_bytes: 8,
         cpus: 9,
         only_uid: Some(UserId(1000).0),
+        ..v1::NodeFacts::default()
     }
 }
 

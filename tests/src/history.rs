@@ -48,6 +48,7 @@ fn facts() -> NodeFacts {
         memory: Bytes(1 << 40),
         cpus: 64,
         only_user: Some(UserId(1000)),
+        closed: String::new(),
     }
 }
 
@@ -85,6 +86,13 @@ pub fn report(complete: bool, tasks: Vec<(TaskId, TaskSeen)>) -> Event {
         commits: vec![],
         asks: vec![],
     }
+}
+
+/// The node, with nothing on it, says why it takes no new work; empty = it does.
+fn closed(why: &str) -> Event {
+    let facts = Some(NodeFacts { closed: why.to_owned(), ..facts() });
+    let (tasks, saves, commits, asks) = (vec![], vec![], vec![], vec![]);
+    Event::NodeReported { node: node(), complete: true, facts, tasks, saves, commits, asks }
 }
 
 fn task(job: u64, number: u32, index: u32) -> TaskId {
@@ -251,6 +259,8 @@ fn first_day() -> Vec<(u64, Event)> {
         (2010, submit(3, 1)),
         (2011, Event::CancelRequested { job: JobId(3), by: root }),
         (2012, report(false, never_started)),
+        (2013, closed("the disk is full")),
+        (2014, closed("")),
     ]);
     history
 }
@@ -325,6 +335,7 @@ fn displacement() -> Vec<(u64, Event)> {
         (4002, gate(GateRequest::Resume)),
         (4003, saved(free, TaskSeen::Running, 1, Some(1))),
         (5000, submit_large(5)),
+        (5001, Event::WritingSeen { task: free }),
         (5001, saved(free, TaskSeen::Running, 1, Some(2))),
         (6000, saved(free, ended(TaskExit::Exited(85)), 1, None)),
         (6001, one(heir, prepared)),

@@ -101,8 +101,11 @@ struct Shell {
     config: Config,
     node: Node,
     ledger: LedgerFile,
-    /// Why the last write of the ledger failed; then nothing is done, and only that is said.
+    /// Why the last write of the ledger failed. The node takes no new work then; what is not
+    /// written is not acted upon.
     ledger_fails: Option<String>,
+    /// The starter could not write something: whether the ledger can be written is to be seen.
+    in_doubt: bool,
     /// Where tasks' output is: of those that are known, and of those that are forgotten.
     log_places: [PathBuf; 2],
     terminals: Terminals,
@@ -149,12 +152,14 @@ impl Shell {
             cpus,
             // Its starter has no more rights than it has itself.
             only_user: Some(UserId(nix::unistd::getuid().as_raw())),
+            closed: String::new(),
         };
         Ok(Self {
             config: config.clone(),
             node: Node::restore(ledger.written().clone(), &facts.boot_id),
             ledger,
             ledger_fails: None,
+            in_doubt: false,
             log_places: [config.tasks_dir(), config.logs_dir()],
             terminals: Terminals::new(config.coordinator_socket.clone(), config.tasks_dir()),
             ports: Ports::of(config.master_ports),
@@ -266,6 +271,7 @@ impl Shell {
                     Outcome::StartRefused(task, why) => {
                         warn!(%task, %why, "the starter refused a start");
                         self.node.start_refused(task, why);
+                        self.in_doubt = true;
                     }
                     Outcome::Refused(task, why) => warn!(%task, %why, "the starter refused"),
                 }
@@ -276,27 +282,41 @@ impl Shell {
     /// One round: durable, done, durable, said.
     fn turn(&mut self) {
         if !self.keep_ledger() {
-            return self.tell_why();
+            return self.tell_of_node();
         }
         for action in self.node.actions() {
             self.act(action);
         }
         if !self.keep_ledger() {
-            return self.tell_why();
+            return self.tell_of_node();
         }
         self.greet();
         self.tell();
     }
 
+    /// Whether what must be durable is. Once a write has failed, only one that succeeds shows that the
+    /// next will: that nothing need be written shows nothing.
     fn keep_ledger(&mut self) -> bool {
+        let failing = self.ledger_fails.is_some();
         let kept = self.ledger.keep(self.node.ledger());
-        if let Err(why) = &kept
-            && self.ledger_fails.is_none()
-        {
-            error!(%why, "the ledger cannot be written; nothing new is done until it can");
+        let is_kept = kept.is_ok();
+        let proven = match kept {
+            Ok(()) if failing || self.in_doubt => self.ledger.write_in_any_case(self.node.ledger()),
+            kept => kept,
+        };
+        self.in_doubt = false;
+        match &proven {
+            Err(why) if !failing => {
+                error!(%why, "the ledger cannot be written; no new work is taken until it can");
+            }
+            Ok(()) if failing => info!("the ledger can be written again"),
+            Ok(()) | Err(_) => {}
         }
-        self.ledger_fails = kept.as_ref().err().map(ToString::to_string);
-        kept.is_ok()
+        self.ledger_fails = proven.err().map(|why| why.to_string());
+        self.facts.closed = self.ledger_fails.as_ref().map_or_else(String::new, |why| {
+            format!("it cannot write to {}: {why}", self.config.state_dir.display())
+        });
+        is_kept
     }
 
     fn act(&mut self, action: Action) {

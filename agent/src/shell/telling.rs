@@ -1,10 +1,10 @@
-//! What is reported: all that is durable, and, where nothing can be made durable, why.
+//! What is reported: of tasks all that is durable, of the node what it is.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use tidegate_model::{Epoch, Generation, TaskId};
-use tidegate_proto::link::{NodeFacts, TaskReport};
+use tidegate_proto::link::TaskReport;
 
 use super::Shell;
 use crate::reporting::Now;
@@ -26,31 +26,21 @@ impl Shell {
         let applied = (ledger.epoch > Epoch(0)).then_some((ledger.epoch, ledger.generation));
         let idle = self.idleness.idle(Instant::now());
         let told = Told { tasks: self.node.report(), applied, idle };
-        self.say(None, &told);
+        self.say(&told);
         self.told = Some(told);
     }
 
-    /// Reports that the ledger cannot be written, and of tasks what was said before: without it the node
-    /// would look ready, and its tasks would wait for ever to be prepared.
-    pub(super) fn tell_why(&mut self) {
-        let Some(why) = &self.ledger_fails else { return };
-        let dir = self.config.state_dir.display();
-        let note = format!("takes no new work: it cannot write to {dir}: {why}");
-        let note = if self.facts.gpu_note.is_empty() {
-            note
-        } else {
-            format!("{note}; {}", self.facts.gpu_note)
-        };
-        let facts = NodeFacts { gpu_note: note, ..self.facts.clone() };
+    /// Reports of the node what it is, and of tasks what was said before: the ledger cannot be
+    /// written, and without a word of it the node would look ready.
+    pub(super) fn tell_of_node(&mut self) {
         if let Some(told) = self.told.take() {
-            self.say(Some(&facts), &told);
+            self.say(&told);
             self.told = Some(told);
         }
     }
 
-    /// `facts`: in place of those that are seen.
-    fn say(&mut self, facts: Option<&NodeFacts>, told: &Told) {
-        let facts = facts.unwrap_or(&self.facts);
+    fn say(&mut self, told: &Told) {
+        let facts = &self.facts;
         let Told { tasks, applied, idle } = told;
         let (asks, writes) = (&self.node.open_asks(), &self.writes.rates());
         if let Some(reporting) = &mut self.reporting {

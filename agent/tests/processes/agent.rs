@@ -218,25 +218,26 @@ fn is_prepared(seen: &TaskSeen) -> bool {
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_write_its_ledger_says_so_until_it_can() {
+async fn a_node_that_cannot_write_its_ledger_is_closed_until_it_can() {
     let mut node = Node::new();
     let mut link = node.link().await;
-    let note = link.begin().await.1.facts.unwrap().gpu_note;
+    assert_eq!(link.begin().await.1.facts.unwrap().closed, "");
     // As a full disk: the next ledger cannot be begun.
     let in_the_way = node.bench.dir.path().join("state/ledger.json.new");
     fs::create_dir(&in_the_way).unwrap();
     link.plan(1, &[(T, prepare())]).await;
-    let mut noted = async |wanted: &dyn Fn(&str) -> bool| loop {
+    let mut told = async |wanted: &dyn Fn(&str) -> bool| loop {
         let report = link.report().await;
         assert!(!report.complete, "{report:?}");
-        if let Some(facts) = report.facts.filter(|facts| wanted(&facts.gpu_note)) {
-            return facts.gpu_note;
+        if let Some(facts) = report.facts.filter(|facts| wanted(&facts.closed)) {
+            return facts.closed;
         }
     };
-    let told = noted(&|note| note.starts_with("takes no new work: it cannot write to ")).await;
-    assert!(told.ends_with(&note), "{told}");
+    let state = node.bench.dir.path().join("state").display().to_string();
+    let why = told(&|closed| !closed.is_empty()).await;
+    assert!(why.starts_with(&format!("it cannot write to {state}: ")), "{why}");
     fs::remove_dir(&in_the_way).unwrap();
-    noted(&|told| told == note).await;
+    told(&str::is_empty).await;
     link.seen(T, is_prepared).await;
 }
 

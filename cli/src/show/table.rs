@@ -1,6 +1,7 @@
 //! Tables for people: no borders, columns two spaces apart, numbers to the right.
 
 mod accounts;
+mod checkpoints;
 mod gates;
 mod jobs;
 mod nodes;
@@ -13,6 +14,7 @@ use std::sync::OnceLock;
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableStyle};
 
 pub(crate) use self::accounts::{accounts, budget, roles};
+pub(crate) use self::checkpoints::checkpoints;
 pub(crate) use self::gates::{gate, gates};
 pub(crate) use self::jobs::{explanation, job, jobs};
 pub(crate) use self::nodes::{cluster, nodes, reasons};

@@ -22,6 +22,8 @@ pub(crate) struct Node {
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) gpus_idle: u32,
     pub(crate) gpu_note: String,
+    /// Why its agent takes no new work; null while it does.
+    pub(crate) closed: Option<String>,
     pub(crate) address: String,
     pub(crate) block: String,
     /// Of the drain; null if the node is not drained by anybody.
@@ -63,6 +65,7 @@ pub(crate) enum NodeState {
     Ready,
     Draining,
     Drained,
+    Closed,
     Unreachable,
     /// A state that a newer coordinator knows.
     Unknown,
@@ -75,6 +78,7 @@ impl NodeState {
             Self::Ready => "ready",
             Self::Draining => "draining",
             Self::Drained => "drained",
+            Self::Closed => "closed",
             Self::Unreachable => "unreachable",
             Self::Unknown => "unknown",
         }
@@ -99,6 +103,7 @@ impl Node {
             gpus: wire.gpus.into_iter().map(Gpu::from).collect(),
             gpus_idle: wire.idle,
             gpu_note: wire.gpu_note,
+            closed: (!wire.closed.is_empty()).then_some(wire.closed),
             address: wire.address,
             block: wire.block,
             drain,
@@ -138,7 +143,12 @@ impl Node {
         let unknown = u64::try_from(self.unknown_tasks.len()).unwrap_or(u64::MAX);
         let unknown = (unknown > 0).then(|| counted(unknown, "unknown task"));
         let gpus = (!self.gpu_note.is_empty()).then(|| self.gpu_note.clone());
-        [empties, simulated, gpus, unknown].into_iter().flatten().collect::<Vec<_>>().join("; ")
+        let closed = self.closed.clone();
+        [empties, closed, simulated, gpus, unknown]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }
 
@@ -156,6 +166,7 @@ fn node_state(wire: i32) -> NodeState {
         Ok(v1::NodeState::Ready) => NodeState::Ready,
         Ok(v1::NodeState::Draining) => NodeState::Draining,
         Ok(v1::NodeState::Drained) => NodeState::Drained,
+        Ok(v1::NodeState::Closed) => NodeState::Closed,
         Ok(v1::NodeState::Unreachable) => NodeState::Unreachable,
         Ok(v1::NodeState::Unspecified) | Err(_) => NodeState::Unknown,
     }

@@ -419,6 +419,22 @@ gpu_types is h100:H100:2000,a100:A100:1000, and was h100:H100:2000
 }
 
 #[test]
+fn a_policy_that_was_set_by_a_try_whose_answer_was_lost_is_told_with_its_instant_and_author() {
+    let script = || Script {
+        policy: Some(policy()),
+        policy_version: 12,
+        change_misses: [Status::unavailable("restarting")].into(),
+        ..Script::default()
+    };
+    let (ran, _) = run(&Coordinator::with(script()), "policy set slack=2%");
+    let words = "already so, since 1970-01-02T00:00:00Z (by 4294000000, ";
+    assert!(ran.code == Some(0) && ran.stdout.contains(words), "{ran:?}");
+    let document = run(&Coordinator::with(script()), "policy set slack=2% --json").0.json();
+    let set = json!({ "at_ms": 86_400_000, "by": "4294000000" });
+    assert_eq!((&document["changed"], &document["set"]), (&json!(false), &set));
+}
+
+#[test]
 fn a_rule_that_is_none_or_no_value_of_it_is_refused_and_nothing_is_changed() {
     let coordinator = Coordinator::with(Script { policy: Some(policy()), ..Script::default() });
     for (pair, expected) in [

@@ -40,6 +40,9 @@ pub struct Script {
     pub changed: bool,
     /// Misses of changes of accounts that are recorded all the same, first to last.
     pub change_misses: VecDeque<Status>,
+    /// Answers to cancels, first to last; then jobs that are known are being cancelled.
+    pub cancels: VecDeque<Result<v1::CancelReply, Status>>,
+    pub checkpoints: Option<v1::ListCheckpointsReply>,
     /// Tasks of a node that is declared lost; the second time there are none.
     pub tasks_lost: u32,
     /// And with this.
@@ -267,8 +270,11 @@ impl Tidegate for Scripted {
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelReply>, Status> {
         let job = request.into_inner().job;
+        if let Some(answer) = self.script().cancels.pop_front() {
+            return answer.map(Response::new);
+        }
         if self.script().jobs.iter().any(|known| known.job == job) {
-            return Ok(Response::new(v1::CancelReply { already_ended: false }));
+            return Ok(Response::new(v1::CancelReply::default()));
         }
         Err(Status::not_found(format!("there is no {job}")))
     }
@@ -399,6 +405,14 @@ impl Tidegate for Scripted {
         self.refused()
     }
 
+    async fn list_checkpoints(
+        &self,
+        _request: Request<v1::ListCheckpointsRequest>,
+    ) -> Result<Response<v1::ListCheckpointsReply>, Status> {
+        let known = self.script().checkpoints.clone();
+        known.map_or_else(|| self.refused(), |known| Ok(Response::new(known)))
+    }
+
     async fn list_gates(
         &self,
         _request: Request<v1::ListGatesRequest>,
@@ -440,6 +454,9 @@ impl Tidegate for Scripted {
     ) -> Result<Response<v1::ChangeReply>, Status> {
         let v1::SetPolicyRequest { policy, version } = request.into_inner();
         let asked = Asked::Policy(policy.unwrap(), version);
+        if let Some(miss) = self.script().change_misses.pop_front() {
+            return Err(miss);
+        }
         self.answer(asked, |script| v1::ChangeReply {
             changed: script.changed,
             replaced: script.replaced.clone(),

@@ -242,7 +242,8 @@ impl v1::tidegate_server::Tidegate for Api {
         let by = caller(&request)?;
         let job = job_id(&request.into_inner().job)?;
         let answer = status::ask(&self.engine, Event::CancelRequested { job, by }).await?;
-        Ok(Response::new(v1::CancelReply { already_ended: answer == Answer::AsItWas }))
+        let view = self.view().await?;
+        Ok(Response::new(messages::cancelled(find(&view, job)?, answer == Answer::Changed)))
     }
 
     async fn read_log(
@@ -401,6 +402,15 @@ impl v1::tidegate_server::Tidegate for Api {
     ) -> Result<Response<v1::ChangeReply>, Status> {
         let by = caller(&request)?;
         self.changed_gate(by, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_checkpoints(
+        &self,
+        request: Request<v1::ListCheckpointsRequest>,
+    ) -> Result<Response<v1::ListCheckpointsReply>, Status> {
+        let id = job_id(&request.into_inner().job)?;
+        let view = self.view().await?;
+        Ok(Response::new(messages::checkpoints::of(&view, find(&view, id)?)))
     }
 
     async fn report(

@@ -1,6 +1,7 @@
 //! Views as messages.
 
 pub(super) mod accounts;
+pub(super) mod checkpoints;
 pub(super) mod gates;
 pub(super) mod nodes;
 pub(super) mod report;
@@ -32,7 +33,7 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         submitted_ms: job.submitted.0,
         ended_ms,
         attempts: job.attempts.iter().map(|attempt| attempt_view(view, attempt)).collect(),
-        cancel_requested: job.cancelled_by.is_some(),
+        cancel_requested: job.cancelled.is_some(),
         reason: String::new(),
         account: view.core.books().accounts.name(job.account),
         standing: active.map_or(0, |attempt| standing_message(attempt.standing).into()),
@@ -41,13 +42,29 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         elder_since_ms: job.elder.map(|at| at.0),
         elder_allowed: job.elder_allowed,
         reservation: job.reservation.as_ref().map(|held| reservation(view, job.id, held)),
-        commit: job.commit.as_deref().map(commit),
+        commit: job.commit().map(commit),
         waits_for: job.waits_for.iter().map(ToString::to_string).collect(),
         waits_since_ms: job.waits_since.0,
         stalled: job.stalled,
         idle_since_ms: active
             .and_then(|attempt| view.core.seen().idle_since(attempt.id))
             .map(|since| since.0),
+    }
+}
+
+/// What became of a request to end a job.
+pub(super) fn cancelled(job: &Job, changed: bool) -> v1::CancelReply {
+    let ended_ms = match job.state {
+        JobState::Ended { at, .. } => Some(at.0),
+        JobState::Pending { .. } | JobState::Active { .. } => None,
+    };
+    v1::CancelReply {
+        already_ended: ended_ms.is_some() && !changed,
+        changed,
+        state: job_state(job.state).into(),
+        ended_ms,
+        cancelled_by_uid: job.cancelled.as_ref().map(|one| one.by.0),
+        cancelled_ms: job.cancelled.as_ref().and_then(|one| one.at).map(|at| at.0),
     }
 }
 

@@ -85,6 +85,7 @@ pub(super) fn event(books: &Books, told: &Kind, then: &[Decision]) -> Result<Eve
             let change = |policy| Event::PolicyChanged(PolicyChange { policy, by, read: None });
             set.cloned().map_or(Event::DeadlineReached, change)
         }
+        Kind::WritingSeen(m) => Event::WritingSeen { task: parsed(&m.task, "WritingSeen.task")? },
         Kind::DeadlineReached(_) => Event::DeadlineReached,
     })
 }

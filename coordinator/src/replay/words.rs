@@ -28,6 +28,7 @@ pub(super) fn event(event: &Kind) -> String {
             Author::Unknown => "the policy was set".to_owned(),
             by @ (Author::Configuration | Author::User(_)) => format!("{by} set the policy"),
         },
+        Kind::WritingSeen(m) => format!("{} was seen to write", m.task),
         Kind::DeadlineReached(_) => "an instant came".to_owned(),
     }
 }

@@ -1,8 +1,10 @@
 //! What follows for one attempt, and for its job when the attempt is over.
 
+use std::sync::Arc;
+
 use tidegate_model::{AttemptId, NodeId, SaveDelivery, Span, TaskExit, Timestamp};
 
-use crate::books::{Attempt, Books, Job, JobState};
+use crate::books::{Attempt, Books, Job, JobState, Node};
 use crate::decide::leave::grace_ends;
 use crate::decide::spots::{save_grace, start_limit};
 use crate::decision::{
@@ -44,6 +46,9 @@ impl View<'_> {
         if attempt.tasks.iter().all(|task| task.released) {
             return Some(self.ended());
         }
+        if let Some(decision) = self.next_unprepared() {
+            return Some(decision);
+        }
         let all_ended = attempt.tasks.iter().all(|task| task.exit.is_some());
         if attempt.stop.is_some() || all_ended {
             return None;
@@ -82,11 +87,10 @@ impl View<'_> {
         let timeout = start_limit(books, self.job);
         let late = attempt.ready.is_some_and(|ready| self.now.since(ready) >= timeout)
             && attempt.tasks.iter().all(|task| self.is_heard_of(task.place.node));
-        let drained = attempt
-            .tasks
-            .iter()
-            .any(|task| books.nodes.get(&task.place.node).is_some_and(|node| node.drain.is_some()));
-        if self.job.cancelled_by.is_some() {
+        let shut = |node: &Arc<Node>| node.drain.is_some() || node.closed().is_some();
+        let shut =
+            attempt.tasks.iter().any(|task| books.nodes.get(&task.place.node).is_some_and(shut));
+        if self.job.cancelled.is_some() {
             return Some(StopReason::Cancelled);
         }
         if let Some(save) = attempt.save {
@@ -106,7 +110,7 @@ impl View<'_> {
             Some(StopReason::GangBroken)
         } else if late && attempt.running.is_none() && !self.all_ran() {
             Some(StopReason::StartTimeout)
-        } else if attempt.granted.is_none() && drained {
+        } else if attempt.granted.is_none() && shut {
             Some(StopReason::PlanFailed)
         } else {
             None
@@ -216,7 +220,7 @@ impl View<'_> {
             Outcome::Failed => true,
             Outcome::Unsaved | Outcome::Lost | Outcome::Saved | Outcome::Unknown => false,
         };
-        if job.cancelled_by.is_some() {
+        if job.cancelled.is_some() {
             // Nothing of a cancelled job may be left behind a silent node and called ended.
             return if attempt.is_live() { None } else { end(JobOutcome::Cancelled) };
         }
@@ -321,5 +325,20 @@ impl View<'_> {
         let mut left = attempt.tasks.iter().filter(|task| !task.released).peekable();
         let over = attempt.stop.is_some() || attempt.is_broken();
         over && left.peek().is_some() && left.all(|task| silent(task.place.node))
+    }
+
+    /// A closed node cannot write down that it will not prepare a task. It need not: without its
+    /// word the gang was never granted, and nobody may start any of it.
+    fn next_unprepared(&self) -> Option<Decision> {
+        self.attempt.stop?;
+        let closed = |node| self.books.nodes.get(&node).is_some_and(|node| node.closed().is_some());
+        let mut left = self.attempt.tasks().filter(|(_, task)| !task.released);
+        let (task, known) =
+            left.find(|(_, task)| task.port.is_none() && closed(task.place.node))?;
+        if known.exit.is_some() {
+            return Some(Decision::TaskReleased(task));
+        }
+        let exit = TaskExit::NeverStarted("stopped before it was prepared".to_owned());
+        Some(Decision::TaskEnded { task, exit, ran: Span::ZERO })
     }
 }

@@ -40,9 +40,7 @@ pub(super) fn drain(
         );
         return turn.take(Decision::Refused(Refusal::CannotHold { why }));
     }
-    // What is planned there and does not run yet is planned anew.
-    let tasks = turn.books().nodes.get(&id).map(|node| node.tasks.clone()).unwrap_or_default();
-    tasks.into_iter().for_each(|task| turn.touch(task.attempt));
+    touch_tasks(turn, id);
     turn.take(Decision::DrainBegan { node: id, by, reason: reason.to_owned(), wanted_by })
 }
 
@@ -87,6 +85,12 @@ pub(super) fn remove(turn: &mut Turn<'_>, node: &NodeName, by: UserId) -> Result
     } else {
         Decision::Refused(Refusal::NodeInUse(node.clone()))
     })
+}
+
+/// What is planned on a node that takes no new work, and does not run yet, is planned anew.
+pub(super) fn touch_tasks(turn: &mut Turn<'_>, node: NodeId) {
+    let tasks = turn.books().nodes.get(&node).map(|node| node.tasks.clone()).unwrap_or_default();
+    tasks.into_iter().for_each(|task| turn.touch(task.attempt));
 }
 
 /// Ends and releases all that is placed on a node.

@@ -3,13 +3,13 @@
 use tidegate_model::{Commit, NodeFacts, NodeId, TaskExit, TaskId, TaskSeen};
 
 use crate::core::Turn;
-use crate::decide::cluster;
+use crate::decide::{cluster, saving};
 use crate::decision::Decision;
 use crate::event::Event;
 use crate::evolve::Broken;
 
 pub(super) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> {
-    let Event::NodeReported { node: name, facts, tasks, commits, .. } = event else {
+    let Event::NodeReported { node: name, facts, tasks, saves, commits, .. } = event else {
         return Ok(());
     };
     let node = match (turn.books().node_named(name), facts) {
@@ -29,6 +29,11 @@ pub(super) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> 
     }
     // How far requests to save came bears on how what has ended is judged.
     turn.note_saves(event);
+    for (task, seen) in saves {
+        if turn.books().task(*task).is_some_and(|known| known.place.node == node) {
+            saving::asked(turn, *task, seen)?;
+        }
+    }
     for (task, seen) in tasks {
         // A node speaks only for itself.
         if turn.books().task(*task).is_some_and(|known| known.place.node == node) {
@@ -46,7 +51,7 @@ pub(super) fn respond(turn: &mut Turn<'_>, event: &Event) -> Result<(), Broken> 
 fn commit(turn: &mut Turn<'_>, id: TaskId, said: &Commit) -> Result<(), Broken> {
     let books = turn.books();
     let Some(job) = books.jobs.get(&id.attempt.job) else { return Ok(()) };
-    let newer = job.commit.as_ref().is_none_or(|last| last.step < said.step);
+    let newer = job.commit().is_none_or(|last| last.step < said.step);
     let open = job.attempt(id.attempt.number).is_some_and(|attempt| !attempt.commits_closed);
     if !newer || !open {
         return Ok(());
@@ -65,7 +70,12 @@ fn refresh(turn: &mut Turn<'_>, node: NodeId, facts: &NodeFacts) -> Result<(), B
     if rebooted {
         cluster::lose_tasks(turn, node, "its node rebooted")?;
     }
-    turn.take(Decision::NodeRefreshed { node, facts: facts.clone() })
+    let closes = !facts.closed.is_empty();
+    turn.take(Decision::NodeRefreshed { node, facts: facts.clone() })?;
+    if closes {
+        cluster::touch_tasks(turn, node);
+    }
+    Ok(())
 }
 
 fn prove(turn: &mut Turn<'_>, id: TaskId, seen: &TaskSeen) -> Result<(), Broken> {

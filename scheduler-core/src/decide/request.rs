@@ -158,7 +158,7 @@ pub(super) fn cancel(turn: &mut Turn<'_>, job: JobId, by: UserId) -> Result<(), 
         Ok(entry) => entry,
         Err(refusal) => return turn.take(Decision::Refused(refusal)),
     };
-    let cancelled_before = entry.cancelled_by.is_some();
+    let cancelled_before = entry.cancelled.is_some();
     match entry.state {
         JobState::Ended { .. } => Ok(()),
         JobState::Active { .. } if cancelled_before => Ok(()),

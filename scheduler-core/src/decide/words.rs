@@ -6,7 +6,7 @@ use crate::decision::Refusal;
 const MAX_REASON_CHARS: usize = 1000;
 
 /// Most names in a refusal; those beyond are counted.
-const MAX_NAMED: usize = 8;
+pub(crate) const MAX_NAMED: usize = 8;
 
 /// A reason as it is kept.
 pub(super) fn reason(given: &str) -> Result<&str, Refusal> {

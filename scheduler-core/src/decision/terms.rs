@@ -203,6 +203,15 @@ impl fmt::Display for ParkReason {
     }
 }
 
+/// How far a save came that the write gate let through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SaveStep {
+    /// A node said that its ranks were asked, in whichever way they can be.
+    Acknowledged,
+    /// A node measured that it writes.
+    FirstByte,
+}
+
 /// Why a gang was told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {

@@ -3,8 +3,9 @@
 use tidegate_model::{AttemptId, Commit, GpuUuid, NodeId, Span, TaskExit, TaskId, Timestamp};
 
 use super::{Applied, Stamp, attempt_of, ensure, task_of};
-use crate::books::{Attempt, Books, Committed, Held, JobState, Place, SaveOrder, StopOrder, Task};
-use crate::decision::{Decision, Excused, Outcome, Standing, Terms};
+use crate::books::{Attempt, Books, Held, JobState, Place, SaveOrder, StopOrder, Task};
+use crate::commits::Committed;
+use crate::decision::{Decision, Excused, Outcome, SaveStep, Standing, Terms};
 
 impl Books {
     #[allow(clippy::wildcard_enum_match_arm, reason = "`evolve` sorts them, each variant once")]
@@ -88,8 +89,20 @@ impl Books {
                 ensure(entry.is_live() && entry.stop.is_none(), "only what runs on is to save")?;
                 ensure(entry.save.is_none(), "an attempt is asked once at a time")?;
                 let (decision, at) = (stamp.seq, stamp.at);
-                entry.save = Some(SaveOrder { why: *why, decision, at, admitted: None });
+                let (why, none) = (*why, None);
+                let (admitted, acknowledged, first_byte) = (none, none, none);
+                entry.save =
+                    Some(SaveOrder { why, decision, at, admitted, acknowledged, first_byte });
                 Ok(())
+            }),
+            Decision::SaveNoted { attempt, step } => self.change_attempt(*attempt, |entry| {
+                let save = entry.save.as_mut().filter(|save| save.admitted.is_some());
+                let save = save.ok_or("only what was let save comes so far")?;
+                let noted = match step {
+                    SaveStep::Acknowledged => &mut save.acknowledged,
+                    SaveStep::FirstByte => &mut save.first_byte,
+                };
+                ensure(noted.replace(stamp.at).is_none(), "a save comes so far once")
             }),
             Decision::SaveWithdrawn(attempt) => self.change_attempt(*attempt, |entry| {
                 let unsaid = entry.save.is_some_and(|save| save.admitted.is_none());
@@ -110,13 +123,14 @@ impl Books {
 
     fn commit(&mut self, at: Timestamp, attempt: AttemptId, commit: &Commit) -> Applied {
         self.change_job(attempt.job, |job| {
-            let older = job.commit.as_ref().is_none_or(|last| last.step < commit.step);
+            let older = job.commit().is_none_or(|last| last.step < commit.step);
             ensure(older, "a commit goes beyond the last")?;
             let entry = attempt_of(job, attempt)?;
             ensure(!entry.commits_closed, "an old attempt commits nothing")?;
             entry.committed = Some(at);
-            let (step, path, bytes) = (commit.step, commit.path.clone(), commit.bytes);
-            job.commit = Some(Box::new(Committed { attempt, step, path, bytes, at }));
+            let Commit { step, path, bytes, request } = commit.clone();
+            let commit = Committed { attempt, step, path, bytes, at, request };
+            job.commits.get_or_insert_default().add(commit);
             Ok(())
         })
     }

@@ -6,7 +6,7 @@ use tidegate_model::{JobId, JobSpec, Span, SubmitKey, Timestamp, UserId};
 
 use super::{Applied, Stamp, ensure};
 use crate::accounts::AccountId;
-use crate::books::{Attempt, Books, Job, JobState, Reservation};
+use crate::books::{Attempt, Books, Cancelled, Job, JobState, Reservation};
 use crate::charge::{self, Charge};
 use crate::decision::{Decision, JobOutcome, Standing};
 
@@ -34,7 +34,7 @@ impl Books {
             }
             Decision::JobCancelled { job, by } => self.change_job(*job, |entry| {
                 ensure(entry.is_alive(), "an ended job is not cancelled")?;
-                entry.cancelled_by = Some(*by);
+                entry.cancelled = Some(Box::new(Cancelled { by: *by, at: Some(stamp.at) }));
                 Ok(())
             }),
             Decision::JobRequeued { job, not_before, own_failure, streak, stalled, carried } => {
@@ -209,7 +209,7 @@ impl Job {
             user,
             spec: spec.clone(),
             submitted: at,
-            cancelled_by: None,
+            cancelled: None,
             failures: 0,
             streak: 0,
             account: AccountId::default(),
@@ -221,7 +221,7 @@ impl Job {
             reservation: None,
             waits_for: std::collections::BTreeSet::new(),
             carried: None::<Span>,
-            commit: None,
+            commits: None,
             state: JobState::Pending { not_before: at },
             attempts: Vec::new(),
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::{Span, Timestamp};
 
 use super::limits::{Headroom, ProtectedCap};
-use super::{Explanation, Reason, counted, said};
+use super::{Explanation, Reason, counted, said, takes_none};
 use crate::accounts::AccountId;
 use crate::books::{Attempt, Books, Job};
 use crate::decide::leave::grace_ends;
@@ -14,6 +14,7 @@ use crate::decide::pass::{Bid, Pass};
 use crate::decide::published;
 use crate::decide::spots::Backlog;
 use crate::decide::walk::{self, Demand, Next};
+use crate::decide::words::MAX_NAMED;
 use crate::decision::{SaveReason, Standing};
 use crate::money::{Amount, WINDOW};
 use crate::observations::Observations;
@@ -105,10 +106,14 @@ fn too_few_nodes<'books>(pass: &Pass<'books>, job: &'books Job) -> Option<Explan
     let able = u64::try_from(able).unwrap_or(u64::MAX);
     let line = format!(
         "it needs {} of its kind, and {able} that could take a part of it are in service; it \
-         waits for drained or silent nodes to return",
+         waits for nodes that are drained, silent or closed to return",
         counted(usize::try_from(needed).unwrap_or(usize::MAX), "node")
     );
-    Some(said(Reason::AwaitingNodes, line, [("needed", needed.into()), ("fit", able)]))
+    let mut explanation =
+        said(Reason::AwaitingNodes, line, [("needed", needed.into()), ("fit", able)]);
+    let closed = pass.books.nodes.values().filter_map(takes_none);
+    explanation.lines.extend(closed.take(MAX_NAMED));
+    Some(explanation)
 }
 
 /// What it asks is more than an account on its path could ever fund.
@@ -345,7 +350,7 @@ fn whole_seconds(span: Span) -> Span {
     Span(span.0 / 1000 * 1000)
 }
 
-fn away(at: Timestamp, now: Timestamp) -> String {
+pub(super) fn away(at: Timestamp, now: Timestamp) -> String {
     let whole = whole_seconds(at.since(now));
     if whole == Span::ZERO { "now".to_owned() } else { format!("in {whole}") }
 }
@@ -360,7 +365,7 @@ fn up_to_seconds(span: Span) -> Span {
     Span(span.0.div_ceil(1000).saturating_mul(1000))
 }
 
-fn listed(names: &[String]) -> String {
+pub(super) fn listed(names: &[String]) -> String {
     match names {
         [] => "nobody".to_owned(),
         [one] => one.clone(),

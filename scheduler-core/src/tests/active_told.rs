@@ -1,21 +1,26 @@
 //! What is said of an attempt that is under way: what is left of its time, and what its nodes say.
 
-use tidegate_model::{CheckpointOffer, JobSpec, SaveTarget, Span};
+use tidegate_model::{Bandwidth, CheckpointOffer, JobSpec, SaveTarget, Span, UserId};
 
 use super::lab::Lab;
+use crate::{Event, GateRequest, GateRule};
+
+fn offer(grace: Span) -> CheckpointOffer {
+    CheckpointOffer {
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace,
+        bytes: None,
+        storage: "shared".parse().unwrap(),
+        saved_codes: vec![],
+    }
+}
 
 #[test]
 fn what_is_left_of_the_time_to_save_counts_down_and_is_never_told_shorter_than_it_is() {
     let mut lab = Lab::with_nodes(&[8]);
-    let offer = CheckpointOffer {
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::seconds(20),
-        bytes: None,
-        storage: "shared".parse().unwrap(),
-        saved_codes: vec![],
-    };
-    let spec = JobSpec { min_runtime: Span::ZERO, checkpoint: Some(offer), ..lab.spec(8) };
+    let checkpoint = Some(offer(Span::seconds(20)));
+    let spec = JobSpec { min_runtime: Span::ZERO, checkpoint, ..lab.spec(8) };
     let job = lab.submit_spec(spec);
     lab.run(job);
     lab.drain(1);
@@ -31,6 +36,37 @@ fn what_is_left_of_the_time_to_save_counts_down_and_is_never_told_shorter_than_i
         assert_eq!(by, Some(ends.0));
     }
     assert_eq!(told(Span(500)).1, None, "it is stopped");
+}
+
+#[test]
+fn who_waits_for_its_turn_to_write_is_told_who_is_before_it_and_what_keeps_it() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let checkpoint = Some(offer(Span::minutes(10)));
+    let spec = JobSpec { min_runtime: Span::ZERO, checkpoint, ..lab.spec(4) };
+    let jobs = [0, 1].map(|_| {
+        let job = lab.submit_spec(spec.clone());
+        lab.run(job);
+        job
+    });
+    let set = |lab: &mut Lab, request| {
+        let (storage, by) = ("shared".parse().unwrap(), UserId(0));
+        lab.apply(&Event::GateRequested { storage, by, request })
+    };
+    let one = GateRule { writers: Some(1), ..GateRule::default() };
+    let cap = Some(Bandwidth(1 << 30));
+    set(&mut lab, GateRequest::Set(GateRule { cap, ..one.clone() }));
+    lab.drain(1);
+    let told = |lab: &Lab| lab.core.explain(lab.now(), jobs[1]).unwrap().lines[1..].join("; ");
+    // Four GPUs of which nothing is known: 56 GB.
+    let before = "its turn at shared, with 52GiB: job-1.1 is before it (1 of 1 write)";
+    let full = "as many write there as may at a time, 1";
+    assert_eq!(told(&lab), format!("{before}; it is expected in 52s at 1GiB/s; {full}"));
+    let unknown = "when it comes is not known";
+    set(&mut lab, GateRequest::Pause { reason: "a disk".to_owned() });
+    assert_eq!(told(&lab), format!("{before}; {unknown}; the gate is paused by uid-0: a disk"));
+    set(&mut lab, GateRequest::Resume);
+    set(&mut lab, GateRequest::Set(one));
+    assert_eq!(told(&lab), format!("{before}; {unknown}; {full}"), "without a cap");
 }
 
 #[test]

@@ -50,6 +50,7 @@ fn facts(node: u32, gpus: u32, block: &str, boot: u32) -> NodeFacts {
         memory: Bytes(1 << 40),
         cpus: 64,
         only_user: None,
+        closed: String::new(),
     }
 }
 

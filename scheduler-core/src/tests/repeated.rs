@@ -63,6 +63,21 @@ fn a_node_is_removed_once_however_often_it_is_asked() {
 }
 
 #[test]
+fn a_job_is_cancelled_once_and_by_whom_and_when_is_kept_over_its_end() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let job = lab.submit(8);
+    lab.run(job);
+    let at = lab.now();
+    let cancel = |lab: &mut Lab, by| lab.apply(&Event::CancelRequested { job, by });
+    assert!(!cancel(&mut lab, super::lab::USER).is_empty());
+    lab.pass(Span::seconds(3));
+    assert_eq!(cancel(&mut lab, ROOT), [], "the first stands");
+    let known = &lab.core.books().jobs[&job];
+    let cancelled = known.cancelled.as_deref().map(|one| (one.by, one.at));
+    assert_eq!(cancelled, Some((super::lab::USER, Some(at))));
+}
+
+#[test]
 fn a_dry_run_is_of_no_job_whatever_keys_its_user_has() {
     let mut lab = Lab::with_nodes(&[8]);
     let mut spec = lab.spec(1);

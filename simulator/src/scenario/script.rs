@@ -31,7 +31,17 @@ pub(super) enum Step {
     Submit(Vec<String>, Box<JobForm>),
     Job(JobVerb, Vec<String>, UserId),
     Node(NodeVerb, Vec<NodeName>, UserId),
-    Drain { node: NodeName, why: String, wanted_by: Option<Timestamp>, by: UserId },
+    Drain {
+        node: NodeName,
+        why: String,
+        wanted_by: Option<Timestamp>,
+        by: UserId,
+    },
+    /// Why the node takes no new work; empty = it does.
+    Close {
+        node: NodeName,
+        why: String,
+    },
     Account(AccountRequest, UserId),
     Gate(StorageName, GateRequest, UserId),
     Policy(String, String),
@@ -173,6 +183,8 @@ fn step(line: &str, words: &[&str]) -> Result<Vec<Step>, String> {
             vec![Step::Submit(expand(named)?, Box::new(job::form(options)?))]
         }
         ("drain", [named, options @ ..]) => drains(line, named, options)?,
+        ("close", [named, ..]) => closes(named, quoted(line))?,
+        ("open", [named]) => closes(named, "")?,
         ("set" | "transfer" | "delete" | "role", _) => {
             vec![Step::Account(account_request(verb, rest)?, by(rest)?)]
         }
@@ -190,7 +202,7 @@ fn step(line: &str, words: &[&str]) -> Result<Vec<Step>, String> {
 
 /// `drain n1 "why" by=4:00`.
 fn drains(line: &str, named: &str, options: &[&str]) -> Result<Vec<Step>, String> {
-    let why = line.split('"').nth(1).unwrap_or("because").to_owned();
+    let why = quoted(line).to_owned();
     let wanted = options.iter().find_map(|word| word.strip_prefix("empty-by="));
     let wanted_by = match wanted {
         Some(text) => Some(values::instant(text).ok_or("empty-by is followed by an instant")?),
@@ -199,6 +211,15 @@ fn drains(line: &str, named: &str, options: &[&str]) -> Result<Vec<Step>, String
     let by = by(options)?;
     let nodes = nodes(&expand(named)?)?.into_iter();
     Ok(nodes.map(|node| Step::Drain { node, why: why.clone(), wanted_by, by }).collect())
+}
+
+fn closes(named: &str, why: &str) -> Result<Vec<Step>, String> {
+    let nodes = nodes(&expand(named)?)?.into_iter();
+    Ok(nodes.map(|node| Step::Close { node, why: why.to_owned() }).collect())
+}
+
+fn quoted(line: &str) -> &str {
+    line.split('"').nth(1).unwrap_or("because")
 }
 
 /// Who does it: `by=7`, else root.

@@ -80,6 +80,7 @@ impl Stage {
                 let event = Event::DrainRequested { node: node.clone(), by, reason, wanted_by };
                 self.ask(&event, &format!("drain {node}"))
             }
+            Step::Close { node, why } => self.world.close(node, why),
             Step::Account(request, by) => self.account(request, *by),
             Step::Gate(storage, request, by) => {
                 let (storage, by, request) = (storage.clone(), *by, request.clone());
@@ -267,8 +268,10 @@ impl Stage {
             let (from, by) = (instant_text(times.saves_from), instant_text(times.empty_by));
             format!(", saves from {from}, empty by {by}")
         });
+        let closed = node.closed().map(|why| format!(", takes no new work: {why}"));
         let name = node_name(core.books(), node.id);
-        Some(format!("{name}: {state:?}{}", times.unwrap_or_default()))
+        let (times, closed) = (times.unwrap_or_default(), closed.unwrap_or_default());
+        Some(format!("{name}: {state:?}{times}{closed}"))
     }
 }
 

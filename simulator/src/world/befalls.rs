@@ -68,6 +68,16 @@ impl<O: Observer> World<O> {
         self.hear_again(node)
     }
 
+    /// The node takes no new work from now on, for that reason; empty: it does again.
+    ///
+    /// # Errors
+    /// If an invariant does not hold.
+    pub fn close(&mut self, node: &NodeName, why: &str) -> Result<(), Wrong> {
+        let Some((id, agent)) = self.agent_named(node) else { return Ok(()) };
+        why.clone_into(&mut agent.facts.closed);
+        self.introduce(id)
+    }
+
     fn introduce(&mut self, id: NodeId) -> Result<(), Wrong> {
         let Some(agent) = self.agents.get_mut(&id).filter(|agent| agent.silent.is_none()) else {
             return Ok(());

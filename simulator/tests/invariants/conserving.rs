@@ -44,7 +44,7 @@ pub(crate) fn who_could_start(core: &Core, now: Timestamp) -> Option<String> {
 
 fn is_due(job: &Job, now: Timestamp) -> bool {
     let due = matches!(job.state, JobState::Pending { not_before } if not_before <= now);
-    let held_up = job.parked.is_some() || !job.waits_for.is_empty() || job.cancelled_by.is_some();
+    let held_up = job.parked.is_some() || !job.waits_for.is_empty() || job.cancelled.is_some();
     due && !held_up && job.reservation.is_none()
 }
 

@@ -117,6 +117,7 @@ fn changes_claims(decision: &Decision) -> bool {
             | Decision::CommitsClosed(_)
             | Decision::CheckpointCommitted { .. }
             | Decision::SaveAdmitted { .. }
+            | Decision::SaveNoted { .. }
             | Decision::PermitGranted { .. }
             | Decision::WriteRated { .. }
             | Decision::WriteEnded(_)

@@ -182,6 +182,7 @@ fn facts(index: u32) -> NodeFacts {
         memory: Bytes(2 << 40),
         cpus: 192,
         only_user: None,
+        closed: String::new(),
     }
 }
 

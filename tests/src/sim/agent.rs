@@ -84,6 +84,7 @@ impl SimNode {
             memory: Bytes(1 << 40),
             cpus: 64,
             only_user: None,
+            closed: String::new(),
         }
     }
 }
@@ -303,6 +304,6 @@ impl World {
         }
         agent.arrives = agent.arrives.max(now.saturating_add(delay));
         let delay = agent.arrives.saturating_sub(now);
-        self.after(delay, Happening::Reported { node: index, session, report });
+        self.after(delay, Happening::Reported { node: index, session, report: Box::new(report) });
     }
 }

@@ -41,7 +41,8 @@ pub(super) enum Happening {
     Reported {
         node: usize,
         session: u64,
-        report: Report,
+        /// Boxed: it is far larger than all others.
+        report: Box<Report>,
     },
     /// A plan arrives at a node.
     Planned {
@@ -236,7 +237,7 @@ impl World {
             Happening::Heartbeat { node, session } => self.heartbeat(node, session),
             Happening::StarterStarts { node } => self.start_starter(node),
             Happening::Reported { node, session, report } => {
-                self.receive_report(node, session, report);
+                self.receive_report(node, session, *report);
                 Ok(())
             }
             Happening::Planned { node, session, plan } => self.receive_plan(node, session, plan),

@@ -40,19 +40,20 @@ fn few(jobs: &[String]) -> String {
     }
 }
 
-/// The nodes that somebody or something drains, and why.
+/// The nodes that take no new work, and why: as who drains them says, else as they say themselves.
 pub(crate) fn reasons(nodes: &[Node]) -> String {
     const COLUMNS: [Column; 5] =
         [("REASON", LEFT), ("USER", LEFT), ("TIMESTAMP", LEFT), ("NODE", LEFT), ("EMPTY-BY", LEFT)];
     let instant = |ms: Option<u64>| ms.map(|ms| rfc3339(Timestamp(ms))).unwrap_or_default();
     let rows = nodes.iter().filter_map(|node| {
-        let drain = node.drain.as_ref()?;
+        let drain = node.drain.as_ref();
+        let said = drain.map(|drain| &drain.reason).or(node.closed.as_ref())?;
         Some([
-            drain.reason.clone(),
-            or_dash(drain.owner.clone().unwrap_or_default()),
-            or_dash(instant(drain.since_ms)),
+            said.clone(),
+            or_dash(drain.and_then(|drain| drain.owner.clone()).unwrap_or_default()),
+            or_dash(instant(drain.and_then(|drain| drain.since_ms))),
             node.node.clone(),
-            or_dash(instant(drain.empty_by_ms)),
+            or_dash(instant(drain.and_then(|drain| drain.empty_by_ms))),
         ])
     });
     table(&COLUMNS, rows)

@@ -75,8 +75,9 @@ impl Api {
         let place = self.past.place()?;
         let (reader, (reply, answer)) = (self.past.reader.clone(), oneshot::channel());
         tokio::task::spawn_blocking(move || {
-            let _place = place;
             let answered = explained_by(&reader, id, at, &|| !reply.is_closed());
+            // Before the answer: whoever has it may ask again at once.
+            drop(place);
             // Whoever asked may have gone.
             drop(reply.send(answered));
         });

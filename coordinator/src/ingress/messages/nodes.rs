@@ -21,6 +21,7 @@ pub(crate) fn node(view: &View, node: &Node) -> v1::NodeView {
         gpus: node.facts.gpus.iter().cloned().map(Into::into).collect(),
         idle: u32::try_from(node.idle().count()).unwrap_or(u32::MAX),
         gpu_note: node.facts.gpu_note.clone(),
+        closed: node.facts.closed.clone(),
         address: node.facts.address.clone(),
         block: node.facts.block.clone(),
         reason: node.drain.as_ref().map(|drain| drain.reason.clone()).unwrap_or_default(),
@@ -40,6 +41,7 @@ fn node_state(state: NodeState) -> v1::NodeState {
         NodeState::Ready => v1::NodeState::Ready,
         NodeState::Draining => v1::NodeState::Draining,
         NodeState::Drained => v1::NodeState::Drained,
+        NodeState::Closed => v1::NodeState::Closed,
         NodeState::Unreachable => v1::NodeState::Unreachable,
     }
 }

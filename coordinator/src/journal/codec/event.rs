@@ -46,6 +46,9 @@ pub(super) fn message(event: &Event) -> wire::Event {
         Event::PolicyChanged(change) => {
             Kind::PolicyChanged(event::PolicyChanged { by: parts::author_message(change.by) })
         }
+        Event::WritingSeen { task } => {
+            Kind::WritingSeen(event::WritingSeen { task: task.to_string() })
+        }
         Event::DeadlineReached => Kind::DeadlineReached(event::DeadlineReached {}),
     };
     wire::Event { event: Some(kind) }

@@ -2,7 +2,7 @@
 
 use scheduler_core::{
     Author, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, PermitOf, Place,
-    Right, SaveReason, StopReason, Terms, Weight,
+    Right, SaveReason, SaveStep, StopReason, Terms, Weight,
 };
 use tidegate_model::{GpuCount, NodeId, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
@@ -87,6 +87,25 @@ pub(in crate::journal) fn shares(
     let share =
         |share: wire::NodeShare| Ok((parsed(&share.node, "NodeShare.node")?, GpuCount(share.gpus)));
     nodes.into_iter().map(share).collect()
+}
+
+pub(in crate::journal) fn save_step_number(step: SaveStep) -> i32 {
+    use wire::decision::SaveStep as Number;
+    match step {
+        SaveStep::Acknowledged => Number::Acknowledged.into(),
+        SaveStep::FirstByte => Number::FirstByte.into(),
+    }
+}
+
+pub(in crate::journal) fn save_step(value: i32) -> Result<SaveStep, WireError> {
+    use wire::decision::SaveStep as Number;
+    let field = "SaveNoted.step";
+    match Number::try_from(value) {
+        Ok(Number::Acknowledged) => Ok(SaveStep::Acknowledged),
+        Ok(Number::FirstByte) => Ok(SaveStep::FirstByte),
+        Ok(Number::Unspecified) => Err(WireError::Missing { field }),
+        Err(_) => Err(WireError::UnknownEnum { field, value }),
+    }
 }
 
 pub(in crate::journal) fn save_reason_message(why: SaveReason) -> wire::SaveReason {

@@ -137,6 +137,10 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
             storage: parsed(&m.storage, "GateResumed.storage")?,
             by: UserId(m.by),
         },
+        Kind::SaveNoted(m) => Decision::SaveNoted {
+            attempt: parsed(&m.attempt, "SaveNoted.attempt")?,
+            step: parts::save_step(m.step)?,
+        },
         Kind::CheckpointCommitted(m) => Decision::CheckpointCommitted {
             attempt: parsed(&m.attempt, "CheckpointCommitted.attempt")?,
             commit: Box::new(required(m.commit, "CheckpointCommitted.commit")?.try_into()?),

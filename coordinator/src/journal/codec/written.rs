@@ -171,6 +171,10 @@ fn kind(decision: &Decision) -> Option<Kind> {
         Decision::GateResumed { storage, by } => {
             Kind::GateResumed(message::GateResumed { storage: storage.to_string(), by: by.0 })
         }
+        Decision::SaveNoted { attempt, step } => Kind::SaveNoted(message::SaveNoted {
+            attempt: attempt.to_string(),
+            step: parts::save_step_number(*step),
+        }),
         Decision::CheckpointCommitted { attempt, commit } => {
             let (attempt, commit) = (attempt.to_string(), Some((**commit).clone().into()));
             Kind::CheckpointCommitted(message::CheckpointCommitted { attempt, commit })

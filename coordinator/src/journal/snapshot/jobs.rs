@@ -1,8 +1,8 @@
 //! Jobs, their attempts and tasks.
 
 use scheduler_core::{
-    AccountId, Attempt, Committed, Held, Job, JobState, Reservation, SaveOrder, Standing,
-    StopOrder, Task, Writing,
+    AccountId, Attempt, Cancelled, Commits, Committed, Held, Job, JobState, Reservation, SaveOrder,
+    Standing, StopOrder, Task, Writing,
 };
 use tidegate_model::{AttemptId, Bandwidth, Bytes, DecisionSeq, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
@@ -20,13 +20,15 @@ pub(super) fn message(job: &Job) -> wire::Job {
             State::Ended(Ended { outcome: parts::job_outcome_number(outcome), at_ms: at.0 })
         }
     };
+    let commits = job.commits.iter().flat_map(|commits| commits.iter());
     wire::Job {
         job: job.id.to_string(),
         key: job.key.to_string(),
         user: job.user.0,
         spec: Some(job.spec.clone().into()),
         submitted_ms: job.submitted.0,
-        cancelled_by: job.cancelled_by.map(|user| user.0),
+        cancelled_by: job.cancelled.as_ref().map(|one| one.by.0),
+        cancelled_ms: job.cancelled.as_ref().and_then(|one| one.at).map(|at| at.0),
         failures: job.failures,
         streak: job.streak,
         attempts: job.attempts.iter().map(attempt_message).collect(),
@@ -39,7 +41,9 @@ pub(super) fn message(job: &Job) -> wire::Job {
         reservation: job.reservation.as_deref().map(reservation_message),
         waits_for: job.waits_for.iter().map(ToString::to_string).collect(),
         carried_ms: job.carried.map(|span| span.0),
-        commit: job.commit.as_deref().map(committed_message),
+        commit: job.commit().map(committed_message),
+        commits: commits.map(committed_message).collect(),
+        older_commits: job.commits.as_ref().map_or(0, |commits| commits.older()),
         state: Some(state),
     }
 }
@@ -55,6 +59,17 @@ pub(super) fn job(message: wire::Job) -> Result<Job, WireError> {
             at: Timestamp(ended.at_ms),
         },
     };
+    let mut commits = message.commits.into_iter().map(committed).collect::<Result<Vec<_>, _>>()?;
+    if commits.is_empty() {
+        // A release that kept the newest only wrote no others.
+        commits.extend(message.commit.map(committed).transpose()?);
+    }
+    let older = message.older_commits;
+    let commits = (!commits.is_empty()).then(|| Box::new(Commits::restored(commits, older)));
+    let cancelled = |by| {
+        let at = message.cancelled_ms.map(Timestamp);
+        Box::new(Cancelled { by: UserId(by), at })
+    };
     let waits_for = message.waits_for.iter().map(|job| parsed(job, "Job.waits_for"));
     Ok(Job {
         id: parsed(&message.job, "Job.job")?,
@@ -62,7 +77,7 @@ pub(super) fn job(message: wire::Job) -> Result<Job, WireError> {
         user: UserId(message.user),
         spec: required(message.spec, "Job.spec")?.try_into()?,
         submitted: Timestamp(message.submitted_ms),
-        cancelled_by: message.cancelled_by.map(UserId),
+        cancelled: message.cancelled_by.map(cancelled),
         failures: message.failures,
         streak: message.streak,
         account: AccountId(message.account.unwrap_or_default()),
@@ -74,7 +89,7 @@ pub(super) fn job(message: wire::Job) -> Result<Job, WireError> {
         reservation: message.reservation.map(reservation).transpose()?.map(Box::new),
         waits_for: waits_for.collect::<Result<_, _>>()?,
         carried: message.carried_ms.map(Span),
-        commit: message.commit.map(committed).transpose()?.map(Box::new),
+        commits,
         state,
         attempts: message.attempts.into_iter().map(attempt).collect::<Result<_, _>>()?,
     })
@@ -107,6 +122,7 @@ fn committed_message(commit: &Committed) -> wire::Committed {
         path: commit.path.clone(),
         bytes: commit.bytes.0,
         at_ms: commit.at.0,
+        request: commit.request.map(|request| request.0),
     }
 }
 
@@ -117,6 +133,7 @@ fn committed(message: wire::Committed) -> Result<Committed, WireError> {
         path: message.path,
         bytes: Bytes(message.bytes),
         at: Timestamp(message.at_ms),
+        request: message.request.map(DecisionSeq),
     })
 }
 
@@ -130,6 +147,8 @@ fn attempt_message(attempt: &Attempt) -> wire::Attempt {
         decision: save.decision.0,
         at_ms: save.at.0,
         admitted_ms: save.admitted.map(|at| at.0),
+        acknowledged_ms: save.acknowledged.map(|at| at.0),
+        first_byte_ms: save.first_byte.map(|at| at.0),
     });
     let held = attempt.held.iter().map(|held| wire::Held {
         standing: translate::standing_message(held.standing).into(),
@@ -219,6 +238,8 @@ fn save(message: wire::attempt::SaveOrder) -> Result<SaveOrder, WireError> {
         decision: DecisionSeq(message.decision),
         at: Timestamp(message.at_ms),
         admitted: message.admitted_ms.map(Timestamp),
+        acknowledged: message.acknowledged_ms.map(Timestamp),
+        first_byte: message.first_byte_ms.map(Timestamp),
     })
 }
 

@@ -228,7 +228,7 @@ pub(super) fn said_rate(ask: Ask, weighed: Bytes, rate: Bandwidth) -> Bandwidth 
 
 /// What an attempt is expected to write: as much as its job's last checkpoint, or what it declares.
 pub(crate) fn expected_bytes(job: &Job, attempt: &Attempt) -> Bytes {
-    let last = job.commit.as_ref().map(|commit| commit.bytes).filter(|bytes| bytes.0 > 0);
+    let last = job.commit().map(|commit| commit.bytes).filter(|bytes| bytes.0 > 0);
     let declared = || job.spec.checkpoint.as_ref().and_then(|offer| offer.bytes);
     let usual = || Bytes(u64::from(attempt.gpus().0).saturating_mul(BYTES_OF_GPU));
     last.or_else(declared).unwrap_or_else(usual)
@@ -243,7 +243,7 @@ pub(crate) fn own_bandwidth(books: &Books, job: &Job, attempt: &Attempt) -> Band
     let saved = job.attempts.iter().rev().find_map(|before| {
         let admitted = before.save?.admitted?;
         let committed = before.committed.filter(|at| *at > admitted)?;
-        let bytes = job.commit.as_ref()?.bytes;
+        let bytes = job.commit()?.bytes;
         Bandwidth::of(bytes, committed.since(admitted))
     });
     let all = of_nodes.into_iter().chain(saved.filter(|rate| rate.0 > 0));

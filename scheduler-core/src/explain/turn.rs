@@ -1,0 +1,103 @@
+//! Whose turn it is at the write gate, and why not the asker's: for an attempt that is to leave and is
+//! not told to save yet.
+
+use tidegate_model::{AttemptId, Bandwidth, Bytes, Timestamp};
+
+use super::waiting::{away, listed};
+use crate::books::{Attempt, Books};
+use crate::decide::gate::own_bandwidth;
+use crate::gate_status::{self, GateStatus};
+use crate::observations::Observations;
+
+/// What is told of a turn.
+pub(super) struct Turn {
+    pub(super) lines: Vec<String>,
+    pub(super) numbers: Vec<(&'static str, u64)>,
+}
+
+/// None of one that waits at no gate.
+pub(super) fn turn(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    attempt: &Attempt,
+) -> Option<Turn> {
+    let storage = books.jobs.get(&attempt.id.job)?.storage()?;
+    let status = gate_status::of(books, seen, now, storage);
+    let place = status.queue.iter().position(|one| one.attempt == attempt.id)?;
+    let own = status.queue.get(place)?;
+    let writing = status.writers.iter().filter(|one| one.turn.is_some()).map(|one| one.attempt);
+    let writing: Vec<AttemptId> = writing.collect();
+    let waiting = status.queue.iter().take(place).map(|one| one.attempt);
+    let before: Vec<AttemptId> = writing.iter().copied().chain(waiting).collect();
+    // Without a cap nobody reckons how long anybody writes.
+    let slot = own.slot.filter(|_| status.cap.is_some());
+    let rate = slot.and_then(|(from, until)| Bandwidth::of(own.bytes, until.since(from)));
+    let expected = match slot {
+        Some((from, _)) => {
+            let at_rate = rate.map(|rate| format!(" at {}", speed(rate))).unwrap_or_default();
+            format!("it is expected {}{at_rate}", away(from, now))
+        }
+        None => "when it comes is not known".to_owned(),
+    };
+    let names: Vec<_> = before.iter().map(ToString::to_string).collect();
+    let ahead = if names.is_empty() {
+        "nobody is before it".to_owned()
+    } else {
+        let are = if names.len() == 1 { "is" } else { "are" };
+        format!("{} {are} before it ({} of {} write)", listed(&names), writing.len(), names.len())
+    };
+    let line = format!("its turn at {storage}, with {}: {ahead}; {expected}", rounded(own.bytes.0));
+    let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+    let mut numbers = vec![
+        ("before", count(before.len())),
+        ("writing", count(writing.len())),
+        ("bytes", own.bytes.0),
+    ];
+    numbers.extend(slot.map(|(from, _)| ("turn_at_ms", from.0)));
+    numbers.extend(rate.map(|rate| ("bytes_per_s", rate.0)));
+    let (why, more) = reason(books, &status, attempt, writing.len());
+    numbers.extend(more);
+    Some(Turn { lines: vec![line, why], numbers })
+}
+
+/// What keeps it from writing now.
+fn reason(
+    books: &Books,
+    status: &GateStatus,
+    attempt: &Attempt,
+    writing: usize,
+) -> (String, Vec<(&'static str, u64)>) {
+    if let Some(pause) = &status.gate.paused {
+        let why = format!("the gate is paused by {}: {}", pause.by, pause.reason);
+        return (why, vec![("paused_since_ms", pause.since.0)]);
+    }
+    let most = status.gate.rule.writers.unwrap_or(books.policy.sharing.gate_width);
+    let full = u32::try_from(writing).is_ok_and(|writing| writing >= most);
+    if full {
+        let why = format!("as many write there as may at a time, {most}");
+        return (why, vec![("most_writers", most.into())]);
+    }
+    let Some((cap, job)) = status.cap.zip(books.jobs.get(&attempt.id.job)) else {
+        return ("those before it go first".to_owned(), Vec::new());
+    };
+    let left = Bandwidth(cap.0.saturating_sub(status.admitted.0));
+    let own = own_bandwidth(books, job, attempt).min(cap);
+    let why = format!(
+        "of the {cap} that may be written there, {} is left, and it writes up to {}",
+        speed(left),
+        speed(own)
+    );
+    (why, vec![("cap_bytes_per_s", cap.0), ("left_bytes_per_s", left.0)])
+}
+
+/// To two digits and more of its largest unit: nobody reads the last bytes.
+fn rounded(bytes: u64) -> Bytes {
+    let sizes = [40, 30, 20, 10].map(|power| 1_u64 << power);
+    let size = sizes.into_iter().find(|size| bytes / size >= 10).unwrap_or(1);
+    Bytes(bytes.saturating_add(size / 2) / size * size)
+}
+
+fn speed(rate: Bandwidth) -> Bandwidth {
+    Bandwidth(rounded(rate.0).0)
+}
