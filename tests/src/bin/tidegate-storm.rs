@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
 use cluster_tests::binaries::Binaries;
 use cluster_tests::storm::real::{self, Calm};
@@ -15,6 +15,7 @@ use simulator::Server;
 use simulator::storm::{Arm, Options, Storm};
 use tidegate_model::Bandwidth;
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The storm benchmark: jobs of 8 to 1,024 GPUs that all have to save, on a limited storage target.
 #[derive(Debug, Parser)]
@@ -180,7 +181,16 @@ impl Real {
         eprint(&format!("{}, {}", name(&storm), name(&arm)));
         let Self { runtime, binaries, options, calm } = self;
         let what = (arm.arm(), storm.storm());
-        let played = runtime.block_on(real::play(binaries.clone(), options, calm, what))?;
+        let play = real::play(binaries.clone(), options, calm, what);
+        // An interrupted storm takes its cluster and its files along.
+        let played = runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            tokio::select! {
+                played = play => played,
+                _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+                _ = terminate.recv() => bail!("interrupted"),
+            }
+        })?;
         let target = &options.target.name;
         let row = Row::of(&name(&arm), &name(&storm), target, calm.cap(), &played.figures);
         Ok(row.beside(&played.bystanders, &calm.bystanders))

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -143,7 +144,6 @@ pub async fn play(
     let recorded = recorder.end()?;
     over?;
     let figures = play.figures(calm.cap(), &recorded, gang)?;
-    play.clean(&options.target)?;
     Ok(Played { figures, bystanders })
 }
 
@@ -153,6 +153,8 @@ struct Play {
     bytes: BTreeMap<AttemptId, Bytes>,
     began: Timestamp,
     name: String,
+    /// Goes after the cluster that writes there.
+    _written: Written,
 }
 
 /// GPUs and bytes of each job, scaled.
@@ -177,7 +179,16 @@ impl Play {
         cluster.start_all()?;
         cluster.ready(Duration::from_secs(120)).await?;
         let name = format!("storm-{}", std::process::id());
-        Ok(Self { cluster, mix, bytes: BTreeMap::new(), began: Timestamp(0), name })
+        let written = options.target.directories.iter().map(|directory| directory.join(&name));
+        let written = Written(written.collect());
+        Ok(Self {
+            cluster,
+            mix,
+            bytes: BTreeMap::new(),
+            began: Timestamp(0),
+            name,
+            _written: written,
+        })
     }
 
     async fn limit(&self, arm: Arm, cap: Bandwidth) -> anyhow::Result<()> {
@@ -351,15 +362,17 @@ impl Play {
             None => Ok(victims),
         }
     }
+}
 
-    fn clean(&self, target: &Target) -> anyhow::Result<()> {
-        for directory in &target.directories {
-            let mine = directory.join(&self.name);
-            if mine.exists() {
-                fs::remove_dir_all(&mine).with_context(|| mine.display().to_string())?;
-            }
+/// What the jobs of one storm wrote.
+struct Written(Vec<PathBuf>);
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        for directory in &self.0 {
+            // Whoever measures there next makes room for itself.
+            drop(fs::remove_dir_all(directory));
         }
-        Ok(())
     }
 }
 
