@@ -14,6 +14,7 @@ use tidegate_model::{AccountPath, SubmitKey, Timestamp, UserId};
 
 use crate::money::{Amount, Pledge, Rate, WINDOW, Window};
 
+use self::sheet::Budgets;
 pub use self::sheet::{Row, Sheet};
 pub use self::stored::NoTree;
 
@@ -231,22 +232,40 @@ pub struct Accounts {
     by_id: Vec<Arc<Account>>,
     /// The accounts in use, parents before children, siblings together. Derived.
     limbs: Arc<[Limb]>,
+    /// Of every account its place among them, by its number; none of a deleted one. Derived.
+    places: Arc<[Option<usize>]>,
     /// Of every account the way from the root down to it, by its number. Derived.
     ways: Arc<[Box<[AccountId]>]>,
     /// Charged when everything installed is: the root's budget per millisecond.
     installed: Rate,
-    /// The last sheet that was asked for.
+    /// What was last found out of budgets and claims.
     memo: Memo,
 }
 
-/// A sheet that is still true: several are asked for between two changes. It tells nothing that the
-/// accounts do not.
+/// What is still true: several sheets are asked for between two changes, and budgets stay as they are
+/// while claims change. It tells nothing that the accounts do not.
 #[derive(Debug, Default)]
-struct Memo(Mutex<Option<(Timestamp, u32, Arc<Sheet>)>>);
+struct Memo(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    budgets: Option<Budgets>,
+    /// The last sheet that was asked for, its instant and its small reserve.
+    sheet: Option<(Timestamp, u32, Arc<Sheet>)>,
+}
 
 impl Memo {
+    fn known(&mut self) -> &mut Known {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn forget(&mut self) {
-        *self.0.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.known() = Known::default();
+    }
+
+    /// Something was charged or promised: budgets are as they were.
+    fn forget_claims(&mut self) {
+        self.known().sheet = None;
     }
 }
 
@@ -271,6 +290,7 @@ impl Default for Accounts {
         Self {
             by_id: vec![Arc::new(root)],
             limbs: Arc::new([root_limb]),
+            places: Arc::new([Some(0)]),
             ways: Arc::new([Box::new([ROOT])]),
             installed: Rate::default(),
             memo: Memo::default(),
@@ -297,8 +317,7 @@ impl Accounts {
 
     /// The children in use, in the order they were made.
     pub fn children(&self, parent: AccountId) -> impl Iterator<Item = &Account> {
-        let limb = self.limbs.iter().find(|limb| limb.id == parent);
-        let children = limb.and_then(|limb| self.limbs.get(limb.children.clone()));
+        let children = self.limb(parent).and_then(|limb| self.limbs.get(limb.children.clone()));
         children.into_iter().flatten().filter_map(|limb| self.get(limb.id))
     }
 
@@ -309,13 +328,21 @@ impl Accounts {
     /// Whether jobs may run under it.
     #[must_use]
     pub fn is_leaf(&self, id: AccountId) -> bool {
-        let limb = self.limbs.iter().find(|limb| limb.id == id);
-        limb.is_none_or(|limb| limb.children.is_empty())
+        self.limb(id).is_none_or(|limb| limb.children.is_empty())
     }
 
     /// The accounts in use, parents before children, siblings together; the root first.
     pub(crate) fn limbs(&self) -> &[Limb] {
         &self.limbs
+    }
+
+    /// Where among them an account stands.
+    pub(crate) fn place(&self, id: AccountId) -> Option<usize> {
+        self.places.get(slot(id)).copied().flatten()
+    }
+
+    fn limb(&self, id: AccountId) -> Option<&Limb> {
+        self.limbs.get(self.place(id)?)
     }
 
     /// Builds the tree anew after an account was made or deleted.
@@ -338,6 +365,11 @@ impl Accounts {
             }
             place = place.saturating_add(1);
         }
+        let mut places = vec![None; self.by_id.len()];
+        for (place, limb) in limbs.iter().enumerate() {
+            places.get_mut(slot(limb.id)).into_iter().for_each(|known| *known = Some(place));
+        }
+        self.places = places.into();
         self.limbs = limbs.into();
         let down = |account: &Arc<Account>| {
             let mut way: Box<[_]> = self.path(account.id).map(|above| above.id).collect();
@@ -410,10 +442,16 @@ impl Accounts {
         self.by_id.get_mut(slot(id)).map(Arc::make_mut)
     }
 
-    /// Changes it and its ancestors alike.
-    pub(crate) fn change_path(&mut self, id: AccountId, mut by: impl FnMut(&mut Account)) {
+    /// Changes nothing that a budget depends on: neither size nor transfers.
+    pub(crate) fn note(&mut self, id: AccountId) -> Option<&mut Account> {
+        self.memo.forget_claims();
+        self.by_id.get_mut(slot(id)).map(Arc::make_mut)
+    }
+
+    /// Likewise it and its ancestors alike.
+    pub(crate) fn note_path(&mut self, id: AccountId, mut by: impl FnMut(&mut Account)) {
         let mut next = Some(id);
-        while let Some(account) = next.and_then(|id| self.change(id)) {
+        while let Some(account) = next.and_then(|id| self.note(id)) {
             by(account);
             next = account.parent;
         }
@@ -455,13 +493,21 @@ impl Accounts {
     #[must_use]
     pub fn sheet(&self, t: Timestamp, small_reserve: u32) -> Arc<Sheet> {
         let mut memo = self.memo.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = memo.as_ref().filter(|(at, reserve, _)| (*at, *reserve) == (t, small_reserve));
-        if let Some((_, _, sheet)) = known {
-            return Arc::clone(sheet);
+        let Known { budgets, sheet } = &mut *memo;
+        let known = sheet.as_ref().filter(|(at, reserve, _)| (*at, *reserve) == (t, small_reserve));
+        if let Some((_, _, known)) = known {
+            return Arc::clone(known);
         }
-        let sheet = Arc::new(self.drawn_up(t, small_reserve));
-        *memo = Some((t, small_reserve, Arc::clone(&sheet)));
-        sheet
+        let holds = budgets.take().filter(|of| of.hold_at(t, small_reserve));
+        let of = budgets.insert(holds.unwrap_or_else(|| self.budgets(t, small_reserve)));
+        let drawn_up = Arc::new(self.drawn_up(of, t));
+        *sheet = Some((t, small_reserve, Arc::clone(&drawn_up)));
+        drawn_up
+    }
+
+    /// The same with nothing that was found out before.
+    pub(crate) fn sheet_anew(&self, t: Timestamp, small_reserve: u32) -> Sheet {
+        self.drawn_up(&self.budgets(t, small_reserve), t)
     }
 }
 

@@ -42,7 +42,11 @@ pub(crate) fn audit(books: &Books, now: Timestamp) -> Vec<Violation> {
 /// transfer takes as much as it gives.
 fn audit_budgets(books: &Books, now: Timestamp, found: &mut Vec<Violation>) {
     let accounts = &books.accounts;
-    let sheet = accounts.sheet(now, books.policy.sharing.small_reserve);
+    let reserve = books.policy.sharing.small_reserve;
+    let sheet = accounts.sheet(now, reserve);
+    if *sheet != accounts.sheet_anew(now, reserve) {
+        found.push(Violation("budgets that are remembered differ from those anew".to_owned()));
+    }
     for parent in accounts.live().filter(|one| !accounts.is_leaf(one.id)) {
         let (mut have, mut moved) = (Amount::ZERO, Amount::ZERO);
         for child in accounts.children(parent.id) {

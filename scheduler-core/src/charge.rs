@@ -142,7 +142,7 @@ pub(crate) fn rebook(
     if points.is_empty() && pledge == same && small_pledge == same {
         return;
     }
-    if let Some(account) = accounts.change(leaf) {
+    if let Some(account) = accounts.note(leaf) {
         let purse = account.purses.entry(user).or_default();
         purse.pledge = purse.pledge + pledge;
         purse.small_pledge = purse.small_pledge + small_pledge;
@@ -150,7 +150,7 @@ pub(crate) fn rebook(
             window_of(purse, *class).change(*at, Rate(*change));
         }
     }
-    accounts.change_path(leaf, |account| {
+    accounts.note_path(leaf, |account| {
         account.pledge = account.pledge + pledge;
         for ((class, at), change) in &points {
             match class {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use tidegate_model::Timestamp;
 
 use super::{AccountId, Accounts, WHOLE, slot};
-use crate::money::Amount;
+use crate::money::{Amount, WINDOW};
 
 /// One account's figures at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,25 +49,78 @@ impl Sheet {
     }
 }
 
+/// All accounts' budgets and limits, claims left out: true from one instant on and before another.
+#[derive(Debug)]
+pub(super) struct Budgets {
+    small_reserve: u32,
+    from: Timestamp,
+    before: Timestamp,
+    rows: Vec<Row>,
+}
+
+impl Budgets {
+    pub(super) fn hold_at(&self, t: Timestamp, small_reserve: u32) -> bool {
+        small_reserve == self.small_reserve && self.from <= t && t < self.before
+    }
+}
+
 impl Accounts {
-    pub(super) fn drawn_up(&self, t: Timestamp, small_reserve: u32) -> Sheet {
-        let rows = usize::try_from(self.next_id().0).unwrap_or(0);
-        let mut sheet = Sheet { rows: vec![Row::default(); rows] };
+    /// Of budgets that hold at `t`.
+    pub(super) fn drawn_up(&self, budgets: &Budgets, t: Timestamp) -> Sheet {
+        let mut sheet = Sheet { rows: budgets.rows.clone() };
+        for account in self.limbs.iter().filter_map(|limb| self.get(limb.id)) {
+            if let Some(row) = sheet.rows.get_mut(slot(account.id)) {
+                row.claim = account.claim(t);
+            }
+        }
+        sheet
+    }
+
+    pub(super) fn budgets(&self, t: Timestamp, small_reserve: u32) -> Budgets {
+        let accounts = usize::try_from(self.next_id().0).unwrap_or(0);
+        let mut rows = vec![Row::default(); accounts];
         // What each account has of its own, and with transfers, by its place: transfers are not for
         // its children.
         let mut own = vec![self.whole(); self.limbs.len()];
-        let mut budgets = own.clone();
+        let mut with_transfers = own.clone();
         for (place, limb) in self.limbs.iter().enumerate() {
-            let (Some(account), Some(base), Some(budget)) =
-                (self.get(limb.id), own.get(place).copied(), budgets.get(place).copied())
-            else {
+            let (Some(base), Some(budget), Some(row)) = (
+                own.get(place).copied(),
+                with_transfers.get(place).copied(),
+                rows.get_mut(slot(limb.id)),
+            ) else {
                 continue;
             };
             let limit = budget - budget.part(small_reserve.into(), WHOLE.into());
-            let scaled = self.divide(&limb.children, base, t, (&mut own, &mut budgets));
-            sheet.set(limb.id, Row { budget, limit, claim: account.claim(t), scaled });
+            let scaled = self.divide(&limb.children, base, t, (&mut own, &mut with_transfers));
+            *row = Row { budget, limit, claim: Amount::ZERO, scaled };
         }
-        sheet
+        let (from, before) = self.as_they_are(t);
+        Budgets { small_reserve, from, before, rows }
+    }
+
+    /// From when until when budgets are what they are at `t`, if nobody edits them: while no transfer
+    /// lapses and no gradual cut goes on.
+    fn as_they_are(&self, t: Timestamp) -> (Timestamp, Timestamp) {
+        let live = || self.limbs.iter().filter_map(|limb| self.get(limb.id));
+        let cut = live().filter(|account| account.excess != Amount::ZERO);
+        let cuts = cut.map(|account| account.since.plus(WINDOW));
+        let lapses = live().flat_map(|one| &one.transfers).filter_map(|one| one.until);
+        let (mut from, mut before) = (Timestamp::default(), Timestamp(u64::MAX));
+        for lapse in lapses {
+            if lapse <= t {
+                from = from.max(lapse);
+            } else {
+                before = before.min(lapse);
+            }
+        }
+        for through in cuts {
+            from = from.max(through.min(t));
+            if through > t {
+                before = before.min(Timestamp(t.0.saturating_add(1)));
+            }
+        }
+        (from, before)
     }
 
     /// Divides a parent's own budget among the children at some places: what each has of its own, and

@@ -92,15 +92,19 @@ impl Nodes {
 
 /// How many nodes have at least 1, 2, 3 ... of what each has.
 fn at_least(each: impl Iterator<Item = u32>) -> Vec<u32> {
+    // First how many have just so much.
     let mut counts: Vec<u32> = Vec::new();
-    for have in each {
-        let have = usize::try_from(have).unwrap_or(0);
+    for have in each.filter_map(|have| usize::try_from(have).ok()) {
+        let Some(place) = have.checked_sub(1) else { continue };
         if counts.len() < have {
             counts.resize(have, 0);
         }
-        for count in counts.iter_mut().take(have) {
-            *count = count.saturating_add(1);
-        }
+        counts.get_mut(place).into_iter().for_each(|count| *count = count.saturating_add(1));
+    }
+    let mut more = 0_u32;
+    for count in counts.iter_mut().rev() {
+        more = more.saturating_add(*count);
+        *count = more;
     }
     counts
 }
@@ -230,39 +234,28 @@ impl<'books> Rights<'books> {
     }
 }
 
-/// What of a leaf's money, of the nodes and of others' work tells at a glance that a job cannot
-/// start protected.
-pub(crate) struct Glance<'books> {
-    pub(crate) rights: Rc<Rights<'books>>,
-    pub(crate) nodes: Rc<Nodes>,
-    pub(crate) found: Rc<Found>,
-    /// Jobs of the leaf that were looked at closely.
-    pub(crate) looked: Cell<u32>,
+/// What a leaf may pay for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeafPurse {
     /// The most an ordinary start may claim, and a small one.
     room: (Amount, Amount),
     /// The weight of the cheapest GPU.
     least: Weight,
 }
 
-impl<'books> Glance<'books> {
-    pub(crate) fn new(rights: Rc<Rights<'books>>, nodes: Rc<Nodes>, found: Rc<Found>) -> Self {
-        let (money, leaf) = (&rights.money, rights.leaf);
+impl LeafPurse {
+    pub(crate) fn of(money: &Money<'_>, leaf: AccountId) -> Self {
         let (ordinary, small) = money.room(leaf);
         let elder_first = money.waiting_elder(leaf).is_some();
         let ordinary = if elder_first { Amount::ZERO } else { ordinary };
-        let (least, looked) = (money.least_weight_of_all(), Cell::new(0));
-        Self { rights, nodes, found, looked, room: (ordinary, small), least }
+        Self { room: (ordinary, small), least: money.least_weight_of_all() }
     }
 
     /// Whether anybody in the leaf could start, as far as sums tell.
-    pub(crate) fn leaf(&self, waiting: &LeafQueue) -> bool {
+    pub(crate) fn pays(&self, waiting: &LeafQueue, nodes: &Nodes) -> bool {
         let cells = || waiting.cells.keys().filter(|cell| cell.waits.is_for_protected());
         cells().any(|cell| self.is_paid(cell, cell.least_protection()))
-            && (!self.nodes.most.is_empty() || cells().any(|cell| cell.runs()))
-    }
-
-    fn books(&self) -> &'books Books {
-        self.rights.money.books
+            && (!nodes.most.is_empty() || cells().any(Wanted::runs))
     }
 
     fn ask(&self, of: &Wanted, protect: Span) -> Amount {
@@ -271,6 +264,32 @@ impl<'books> Glance<'books> {
 
     fn is_paid(&self, of: &Wanted, protect: Span) -> bool {
         self.ask(of, protect) <= if of.small { self.room.1 } else { self.room.0 }
+    }
+}
+
+/// What of a leaf's money, of the nodes and of others' work tells at a glance that a job cannot
+/// start protected.
+pub(crate) struct Glance<'books> {
+    purse: LeafPurse,
+    pub(crate) rights: Rc<Rights<'books>>,
+    pub(crate) nodes: Rc<Nodes>,
+    pub(crate) found: Rc<Found>,
+    /// Jobs of the leaf that were looked at closely.
+    pub(crate) looked: Cell<u32>,
+}
+
+impl<'books> Glance<'books> {
+    pub(crate) fn new(
+        purse: LeafPurse,
+        rights: Rc<Rights<'books>>,
+        nodes: Rc<Nodes>,
+        found: Rc<Found>,
+    ) -> Self {
+        Self { purse, rights, nodes, found, looked: Cell::new(0) }
+    }
+
+    fn books(&self) -> &'books Books {
+        self.rights.money.books
     }
 
     /// Whether jobs of the leaf may still plan and be expected.
@@ -290,14 +309,14 @@ impl<'books> Glance<'books> {
     /// Whether the job could start, or has an instant to be noted. `user`: whose, and in which own
     /// order; none = anybody's.
     fn could(&self, user: Option<(UserId, i32)>, of: &Wanted, protect: Span) -> bool {
-        if !self.is_paid(of, protect) {
+        if !self.purse.is_paid(of, protect) {
             return false;
         }
         let within_cap = of.small || self.nodes.within_cap(of.gpus);
         if of.runs() {
             return within_cap;
         }
-        let ask = self.ask(of, protect);
+        let ask = self.purse.ask(of, protect);
         self.may_expect(of.small) || within_cap && self.has_room(user, of, protect, ask)
     }
 
@@ -338,7 +357,7 @@ impl Sieve for Glance<'_> {
         // Whose promise is held claims nothing, and is not small.
         let (protect, ask) = match job.carried {
             Some(protect) => (protect, Amount::ZERO),
-            None => (job.spec.min_runtime, self.ask(&of, job.spec.min_runtime)),
+            None => (job.spec.min_runtime, self.purse.ask(&of, job.spec.min_runtime)),
         };
         let small = of.small && job.carried.is_none();
         of.runs() || self.may_expect(small) || self.has_room(user, &of, protect, ask)

@@ -19,7 +19,7 @@ pub(crate) use self::bids::Bid;
 use self::bids::{Form, ShapeKey, Shapes};
 use crate::accounts::AccountId;
 use crate::books::{Books, Job, JobState};
-use crate::decide::glance::{Found, FreeGlance, Funded, Glance, Nodes, Rights};
+use crate::decide::glance::{Found, FreeGlance, Funded, Glance, LeafPurse, Nodes, Rights};
 use crate::decide::money::Money;
 use crate::decide::spots::{self, Backlog, Spot};
 use crate::decide::walk::{self, Demand, Next};
@@ -50,6 +50,9 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Outcom
     Outcome { decisions, settled, examined: pass.examined }
 }
 
+/// When nodes come, with their places among the spots; the earliest first.
+type Comings = Rc<[(Timestamp, usize)]>;
+
 /// Whose rights made no room for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Failed {
@@ -68,6 +71,8 @@ pub(crate) struct Pass<'books> {
     pub(crate) money: Money<'books>,
     spots: OnceCell<Vec<Spot<'books>>>,
     backlog: OnceCell<Backlog<'books>>,
+    /// By how many GPUs of each node are wanted: when the nodes come, the earliest first.
+    comings: RefCell<BTreeMap<u32, Comings>>,
     nodes: OnceCell<Rc<Nodes>>,
     funded_users: OnceCell<Rc<Funded>>,
     /// Forms of a job by what of it they depend on.
@@ -107,6 +112,7 @@ impl<'books> Pass<'books> {
             money: Money::at(books, now),
             spots: OnceCell::new(),
             backlog: OnceCell::new(),
+            comings: RefCell::default(),
             nodes: OnceCell::new(),
             funded_users: OnceCell::new(),
             shapes: RefCell::default(),
@@ -200,16 +206,17 @@ impl<'books> Pass<'books> {
             if exhausted.contains(&leaf) {
                 continue;
             }
-            let rights = self.rights_of(leaf);
-            let (nodes, shared) = (Rc::clone(self.nodes()), Rc::clone(&self.found));
-            let (money, glance) = (self.money.clone(), Glance::new(rights, nodes, shared));
+            let purse = LeafPurse::of(&self.money, leaf);
             let index = &self.books.index;
             let waiting = index.waiting.leaves.get(&leaf);
             let inherits = index.carried.contains_key(&leaf);
-            if !inherits && !waiting.is_some_and(|waiting| glance.leaf(waiting)) {
+            if !inherits && !waiting.is_some_and(|waiting| purse.pays(waiting, self.nodes())) {
                 exhausted.insert(leaf);
                 continue;
             }
+            let (nodes, shared) = (Rc::clone(self.nodes()), Rc::clone(&self.found));
+            let glance = Glance::new(purse, self.rights_of(leaf), nodes, shared);
+            let money = self.money.clone();
             let walked = walk::jobs(&money, Demand::Protected, leaf, &glance, |job| {
                 if self.array_full(job) {
                     return Next::Continue(());
@@ -240,6 +247,7 @@ impl<'books> Pass<'books> {
             }
         }
         self.nodes.take();
+        self.comings.get_mut().clear();
         self.rights.get_mut().clear();
         self.started.insert(job.id);
         if let Some(array) = &job.spec.array {

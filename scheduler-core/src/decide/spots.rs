@@ -86,7 +86,8 @@ pub(crate) fn spots<'books>(
         last = product.map(|product| (product, kind));
         Spot::without_occupants(node, kind, firm, now)
     };
-    let mut spots: Vec<_> = seen.ready(books, now).map(spot).collect();
+    let mut spots = Vec::with_capacity(books.nodes.len());
+    spots.extend(seen.ready(books, now).map(spot));
     for id in &books.index.live {
         if let Some((job, attempt)) = books.with_job(*id) {
             settle(&mut spots, books, (job, attempt), backlog);

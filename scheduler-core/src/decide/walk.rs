@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use tidegate_model::{JobId, Span, UserId};
 
 use crate::accounts::AccountId;
-use crate::books::{Books, Job};
+use crate::books::Job;
 use crate::decide::money::{Money, compare_ratios};
 use crate::index::{LeafQueue, Place, UserQueue, WaitsFor, Wanted, Wishes};
 use crate::money::Amount;
@@ -28,23 +28,29 @@ impl Demand {
         }
     }
 
-    /// The jobs of a leaf, if any of them waits for it.
-    fn of(self, books: &Books, leaf: AccountId) -> Option<&LeafQueue> {
-        let leaf = books.index.waiting.leaves.get(&leaf)?;
+    /// Whether any job of a leaf waits for it.
+    fn is_in(self, leaf: &LeafQueue) -> bool {
         let count = match self {
             Self::Protected => leaf.protected,
             Self::Free => leaf.free,
         };
-        (count > 0).then_some(leaf)
+        count > 0
     }
 }
 
 /// The leaves with demand, in the order they are considered.
 pub(crate) fn leaves(money: &Money<'_>, demand: Demand) -> Vec<AccountId> {
-    let queue = |leaf: AccountId| demand.of(money.books, leaf);
-    let limbs = money.books.accounts.limbs();
-    // By place in the tree: whose job was submitted first, there or below; none without demand.
-    let mut oldest: Vec<Option<JobId>> = limbs.iter().map(|limb| queue(limb.id)?.oldest).collect();
+    let accounts = &money.books.accounts;
+    let limbs = accounts.limbs();
+    // By place in the tree: whether it is a leaf with demand, and whose job was submitted first, there
+    // or below; none without demand.
+    let mut has = vec![false; limbs.len()];
+    let mut oldest: Vec<Option<JobId>> = vec![None; limbs.len()];
+    for (leaf, queue) in &money.books.index.waiting.leaves {
+        let place = accounts.place(*leaf).filter(|_| demand.is_in(queue));
+        let known = place.and_then(|place| has.get_mut(place).zip(oldest.get_mut(place)));
+        known.into_iter().for_each(|known| (*known.0, *known.1) = (true, queue.oldest));
+    }
     for (place, limb) in limbs.iter().enumerate().rev() {
         let first = oldest.get(place).copied().flatten();
         if let (Some(first), Some(above)) = (first, oldest.get_mut(limb.parent)) {
@@ -61,7 +67,7 @@ pub(crate) fn leaves(money: &Money<'_>, demand: Demand) -> Vec<AccountId> {
     let (mut ordered, mut stack, mut below) = (Vec::new(), vec![0_usize], Vec::new());
     while let Some(place) = stack.pop() {
         let Some(limb) = limbs.get(place) else { continue };
-        if queue(limb.id).is_some() {
+        if has.get(place) == Some(&true) {
             ordered.push(limb.id);
         }
         below.extend(limb.children.clone().filter_map(|child| {
@@ -126,7 +132,8 @@ pub(crate) fn jobs<'books>(
     mut visit: impl FnMut(&'books Job) -> Next,
 ) -> Next {
     let books = money.books;
-    let Some(waiting) = demand.of(books, leaf) else { return Next::Continue(()) };
+    let waiting = books.index.waiting.leaves.get(&leaf).filter(|queue| demand.is_in(queue));
+    let Some(waiting) = waiting else { return Next::Continue(()) };
     let by_id = |id: &JobId| books.jobs.get(id).map(AsRef::as_ref);
     let mut first: Vec<&'books Job> = Vec::new();
     if demand == Demand::Protected {

@@ -51,7 +51,8 @@ impl Books {
                 self.set_role(*account, *user, *role)
             }
             Decision::LimitCrossed { account, at, above } => {
-                self.account(*account)?.over_since = above.then_some(*at);
+                let entry = self.accounts.note(*account).ok_or("no such account")?;
+                entry.over_since = above.then_some(*at);
                 Ok(())
             }
             _ => Err("not about an account"),

@@ -82,7 +82,7 @@ impl Books {
                     Ok(())
                 })?;
                 let account = self.jobs.get(job).map(|entry| entry.account);
-                let account = account.and_then(|account| self.accounts.change(account));
+                let account = account.and_then(|account| self.accounts.note(account));
                 account.ok_or("a job has an account")?.elder_named = Some(*at);
                 Ok(())
             }

@@ -85,9 +85,9 @@ impl<'books> Pass<'books> {
         &'pass self,
         one: &Bid<'_>,
     ) -> impl Iterator<Item = (usize, &'pass Spot<'books>)> {
-        let (kind, user) = (one.kind, one.claimant.job.user);
+        let one = *one;
         let spots = self.spots().iter().enumerate();
-        spots.filter(move |(_, spot)| spot.kind == kind && spot.node.serves(user))
+        spots.filter(move |(_, spot)| of_its_kind(spot, &one))
     }
 
     /// Of nodes that can all serve it: from the smallest block that can take it whole, else from
@@ -150,4 +150,9 @@ impl<'books> Pass<'books> {
         }));
         decisions
     }
+}
+
+/// Whether a node is of the bid's kind and serves its user.
+pub(super) fn of_its_kind(spot: &Spot<'_>, one: &Bid<'_>) -> bool {
+    spot.kind == one.kind && spot.node.serves(one.claimant.job.user)
 }

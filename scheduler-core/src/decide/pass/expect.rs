@@ -1,10 +1,12 @@
 //! When a job that cannot start now could: the instants of firm reservations, and those expected.
 
 use std::collections::BinaryHeap;
+use std::rc::Rc;
 
 use tidegate_model::{GpuCount, NodeId, Span, Timestamp};
 
-use super::{Bid, Pass};
+use super::bids::of_its_kind;
+use super::{Bid, Comings, Pass};
 use crate::books::Job;
 use crate::decide::spots::{self, Occupant};
 use crate::decide::victims::{by_blocks, expected_restore, expected_save};
@@ -80,14 +82,19 @@ impl<'books> Pass<'books> {
         let (wanted, per_node) = (usize::try_from(one.shape.nodes).ok()?, one.shape.per_node);
         // The earliest nodes so far, the last of them on top.
         let mut earliest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::new();
-        for (index, spot) in self.of_kind(one) {
-            let Some(all) = spot.instant(per_node, self.now, None, |_| true) else { continue };
+        for (all, index) in self.comings(per_node).iter().copied() {
+            let enough = earliest.len() >= wanted;
+            if enough && earliest.peek().is_none_or(|(last, _)| *last < all) {
+                break;
+            }
+            let spot = self.spots().get(index).filter(|spot| of_its_kind(spot, one));
+            let Some(spot) = spot else { continue };
             let older = spot.older_end(self.books, one.claimant.job.id, around);
             // So do those before it that wait for the same nodes.
             let before = spot.expected.map(|(_, ends)| ends).max(older).unwrap_or(all);
             // Whatever its rights are it comes no earlier.
             let least = (all.max(before), index);
-            if earliest.len() >= wanted && earliest.peek().is_none_or(|last| *last <= least) {
+            if enough && earliest.peek().is_none_or(|last| *last <= least) {
                 continue;
             }
             if let Some(own) = spot.instant(per_node, self.now, elder_at, &mut entitled) {
@@ -99,6 +106,19 @@ impl<'books> Pass<'books> {
         }
         let (last, _) = *earliest.peek().filter(|_| earliest.len() == wanted)?;
         Some((last, earliest.into_sorted_vec().into_iter().map(|(_, index)| index).collect()))
+    }
+
+    /// When so many GPUs of each node have come if all yield that may ever, the earliest first.
+    fn comings(&self, per_node: u32) -> Comings {
+        let all = || {
+            let all = self.spots().iter().enumerate().filter_map(|(index, spot)| {
+                Some((spot.instant(per_node, self.now, None, |_| true)?, index))
+            });
+            let mut all: Vec<_> = all.collect();
+            all.sort_unstable();
+            all.into()
+        };
+        Rc::clone(self.comings.borrow_mut().entry(per_node).or_insert_with(all))
     }
 
     /// When an ordinary job has waited long enough to have a firm reservation.
