@@ -120,6 +120,8 @@ impl<J: Journal> Engine<J> {
             self.journal.append(&batch)?;
             self.count(batch.len());
         }
+        // Who waits at a gate is told once for all events: a schedule looks at all that wait.
+        touched.extend(self.core.tell(self.last));
         for node in touched {
             let name = self.core.books().nodes.get(&node).map(|node| node.name.clone());
             let plan = self.outbox.changed(&self.core, node);

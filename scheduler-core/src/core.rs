@@ -72,11 +72,19 @@ impl Core {
         }
         decide::respond(&mut turn, event)?;
         turn.settle()?;
-        let decided = turn.decided;
-        for (task, told) in decide::gate::untold(&self.books, &self.seen, stamp.at) {
+        Ok(turn.decided)
+    }
+
+    /// Finds out what is news to those who wait with an ask: when their turn to write is expected.
+    /// Once after all events of one instant, before [`Core::wanted_of`] is asked for; returns the nodes
+    /// that are told something else than before.
+    pub fn tell(&mut self, now: Timestamp) -> BTreeSet<NodeId> {
+        let mut nodes = BTreeSet::new();
+        for (task, told) in decide::gate::untold(&self.books, &self.seen, now) {
             self.seen.tell(task, told);
+            nodes.extend(self.books.task(task).map(|of| of.place.node));
         }
-        Ok(decided)
+        nodes
     }
 
     /// Notes what is never journaled.

@@ -8,7 +8,7 @@ use tidegate_model::{
 
 use crate::books::{Books, Job, Writing};
 use crate::decide::gate;
-use crate::gate::{Gate, Slot};
+use crate::gate::{Gate, Slot, Want};
 use crate::observations::Observations;
 
 /// One gate at an instant.
@@ -85,7 +85,7 @@ pub(crate) fn of(
     storage: &StorageName,
 ) -> GateStatus {
     let gate = books.gates.get(storage).cloned().unwrap_or_default();
-    let slots = gate::slots(books, seen, now, storage);
+    let (wants, slots) = gate::line(books, seen, now, storage);
     let rates = measured(books, seen, storage);
     let mut writers = writers(books, storage, &slots, &rates);
     let known: BTreeSet<_> = writers.iter().map(|one| one.attempt).collect();
@@ -102,7 +102,7 @@ pub(crate) fn of(
         pool: gate::pool(books, storage, now),
         admitted: turns.sum(),
         measured: (!rates.is_empty()).then(|| rates.values().copied().sum()),
-        queue: queue(books, seen, now, storage, &slots),
+        queue: queue(books, seen, (storage, wants), &slots),
         writers,
         gate,
     }
@@ -146,11 +146,9 @@ fn writers(
 fn queue(
     books: &Books,
     seen: &Observations,
-    now: Timestamp,
-    storage: &StorageName,
+    (storage, wants): (&StorageName, Vec<Want>),
     slots: &BTreeMap<AttemptId, Slot>,
 ) -> Vec<WaiterStatus> {
-    let wants = gate::waiting(books, seen, now, storage);
     let paused = books.gates.get(storage).is_some_and(|gate| gate.paused.is_some());
     let mut queue: Vec<_> = wants
         .into_iter()

@@ -1,6 +1,7 @@
 //! The core as a whole: sentences about what it decides, and properties of random histories.
 
 mod active_told;
+mod asks;
 mod lab;
 mod limits_told;
 mod own_times;

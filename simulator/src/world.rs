@@ -230,6 +230,7 @@ impl<O: Observer> World<O> {
         let stamp = Stamp { at: self.now, seq: DecisionSeq(self.seq) };
         self.seq = self.seq.saturating_add(1);
         let decisions = self.core.apply(stamp, event).map_err(Wrong::Broken)?;
+        self.stale.extend(self.core.tell(self.now));
         for decision in &decisions {
             self.observer.saw(&self.replay, self.now, decision);
             if decision.is_durable() {

@@ -31,7 +31,7 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     }
     over(books, seen)
         .or_else(|| lapsed(books, seen, now))
-        .or_else(|| taken_up(books, seen))
+        .or_else(|| taken_up(books, seen, now))
         .or_else(|| targets(books, seen).into_iter().find_map(|one| stepped(books, seen, now, one)))
 }
 
@@ -115,13 +115,14 @@ pub(crate) fn safe_rate(books: &Books, job: &Job, attempt: &Attempt) -> Option<B
 }
 
 /// The ask of who was told to save: it has its rate already.
-fn taken_up(books: &Books, seen: &Observations) -> Option<Decision> {
+fn taken_up(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
     writing(books).filter(|(_, _, writing)| writing.permit.is_none()).find_map(
-        |(_, attempt, writing)| {
+        |(job, attempt, writing)| {
             let (task, ask) = open_ask(seen, attempt)?;
             let Writing { rate, pooled, .. } = writing;
             let permit = PermitOf { task, ask: ask.number, class: ask.class };
-            Some(Decision::PermitGranted { permit, bytes: ask.bytes, rate, pooled })
+            let bytes = target::weighed_at(books, now, job.storage()?, ask);
+            Some(Decision::PermitGranted { permit, bytes, rate, pooled })
         },
     )
 }
@@ -174,31 +175,23 @@ fn stepped(
     }
 }
 
-/// Who waits at a target, in no order.
-pub(crate) fn waiting(
-    books: &Books,
-    seen: &Observations,
-    now: Timestamp,
-    storage: &StorageName,
-) -> Vec<Want> {
-    Target::whole(books, seen, now, storage).map(|target| target.wants).unwrap_or_default()
-}
-
 /// What of a target's cap is kept back.
 pub(crate) fn pool(books: &Books, storage: &StorageName, now: Timestamp) -> Bandwidth {
     Target::limits(books, storage, now).map_or(Bandwidth(0), |limits| limits.pool)
 }
 
-/// When each of those that wait at a target is expected to write, and until when.
-pub(crate) fn slots(
+/// Who waits at a target, in order; and when each of them, and of those that write, is expected to write,
+/// and until when.
+pub(crate) fn line(
     books: &Books,
     seen: &Observations,
     now: Timestamp,
     storage: &StorageName,
-) -> BTreeMap<AttemptId, Slot> {
-    let Some(target) = Target::whole(books, seen, now, storage) else { return BTreeMap::new() };
+) -> (Vec<Want>, BTreeMap<AttemptId, Slot>) {
+    let Some(target) = Target::whole(books, seen, now, storage) else { return Default::default() };
     let wants = order(target.wants, now, MAX_WAIT);
-    schedule(now, target.limits, target.writers, wants)
+    let slots = schedule(now, target.limits, target.writers, wants.clone());
+    (wants, slots)
 }
 
 /// Who waits with an ask and is to be told when its turn is expected: it was not told yet, or that
@@ -210,7 +203,7 @@ pub(crate) fn untold(books: &Books, seen: &Observations, now: Timestamp) -> Vec<
     for (task, _) in seen.asks().filter(|(_, noted)| !noted.seen.done && stale(noted)) {
         let waits = books.with_job(task.attempt).filter(|(_, one)| one.writing.is_none());
         let Some(storage) = waits.and_then(|(job, _)| job.storage()) else { continue };
-        let all = slots.entry(storage).or_insert_with(|| self::slots(books, seen, now, storage));
+        let all = slots.entry(storage).or_insert_with(|| line(books, seen, now, storage).1);
         let Some(slot) = all.get(&task.attempt) else { continue };
         let position = u32::try_from(slot.position).unwrap_or(u32::MAX);
         // At least a second: who is next would be told at every turn.
@@ -263,10 +256,14 @@ pub(crate) fn next_deadline(
         quiet.then_some(at)
     });
     let at_targets = targets(books, seen).into_iter().filter_map(|storage| {
-        let target = Target::whole(books, seen, now, storage)?;
-        let waits = target.wants.iter().map(|want| want.since.plus(MAX_WAIT));
         let hours = books.gates.get(storage).and_then(|gate| gate.rule.next_change(now));
-        waits.chain(target.patience).chain(hours).filter(|at| *at > now).min()
+        // Without a cap nothing is kept back, and nobody waits for it.
+        let capped = Target::limits(books, storage, now).is_some();
+        let target = if capped { Target::whole(books, seen, now, storage) } else { None };
+        let late = target.into_iter().flat_map(|Target { wants, patience, .. }| {
+            wants.into_iter().map(|want| want.since.plus(MAX_WAIT)).chain(patience)
+        });
+        late.chain(hours).filter(|at| *at > now).min()
     });
     lapses.chain(at_targets).filter(|at| *at > now).min()
 }

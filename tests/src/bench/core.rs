@@ -4,6 +4,7 @@
 //! One core of the machine, no network; a disk only where it is said. `cluster` draws the cluster, its accounts and
 //! its work; nodes do what they are told.
 
+mod asks;
 mod cluster;
 
 use std::hint::black_box;
@@ -61,6 +62,7 @@ pub fn measure() -> anyhow::Result<Vec<Figure>> {
     let mut lab = Run::begin(LAB, WARM_UP, true)?;
     figures.extend(lab.doubled()?);
     figures.extend(Run::gangs()?);
+    figures.extend(asks::measure()?);
     let one = lab.events(EVENTS)?;
     figures.extend(one.figures("128 nodes, 10,000 waiting", Goal::AtMost(1.0)));
     figures.extend(one.examined());

@@ -219,6 +219,13 @@ pub(super) fn weighed(ask: Ask, files: Option<u32>, cap: Bandwidth) -> Bytes {
     ask.bytes.max(Bytes(u64::try_from(alike).unwrap_or(u64::MAX)))
 }
 
+/// Likewise at a target as it is now.
+pub(super) fn weighed_at(books: &Books, now: Timestamp, storage: &StorageName, ask: Ask) -> Bytes {
+    let files = books.gates.get(storage).and_then(|gate| gate.rule.files);
+    let cap = Target::limits(books, storage, now).map_or(Bandwidth(u64::MAX), |one| one.cap);
+    weighed(ask, files, cap)
+}
+
 /// The part of a reckoned rate that is bytes: less than all of it where files are what takes time.
 pub(super) fn said_rate(ask: Ask, weighed: Bytes, rate: Bandwidth) -> Bandwidth {
     let part = u128::from(rate.0).saturating_mul(ask.bytes.0.into());

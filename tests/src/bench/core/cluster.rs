@@ -252,11 +252,11 @@ fn spec() -> JobSpec {
     }
 }
 
-fn name(node: u32) -> NodeName {
+pub(super) fn name(node: u32) -> NodeName {
     format!("n{node}").parse().expect("a name")
 }
 
-fn facts(node: u32) -> NodeFacts {
+pub(super) fn facts(node: u32) -> NodeFacts {
     let gpu = |index| Gpu {
         uuid: format!("GPU-{node}-{index}").parse().expect("a name"),
         product: "simulated".into(),

@@ -1,0 +1,103 @@
+//! Tasks that ask before they write: what they are granted, and when they are told of their turns.
+
+use tidegate_model::{
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, JobId, JobSpec, NodeId, Order,
+    Permit, SaveTarget, Span, TaskId, UserId, WriteClass,
+};
+
+use super::lab::Lab;
+use crate::{Event, GateRequest, GateRule};
+
+const GB: u64 = 1_000_000_000;
+
+/// A node for each of some jobs that run, and limits of the target that they save to.
+fn lab(jobs: u32, rule: GateRule) -> (Lab, Vec<JobId>) {
+    let nodes = vec![8; usize::try_from(jobs).unwrap()];
+    let mut lab = Lab::with_nodes(&nodes);
+    let (storage, by) = ("shared".parse().unwrap(), UserId(0));
+    lab.apply(&Event::GateRequested { storage, by, request: GateRequest::Set(rule) });
+    let offer = CheckpointOffer {
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(10),
+        bytes: Some(Bytes(GB)),
+        storage: "shared".parse().unwrap(),
+        saved_codes: vec![85],
+    };
+    let jobs = (0..jobs).map(|_| {
+        let spec = JobSpec { checkpoint: Some(offer.clone()), ..lab.spec(8) };
+        let job = lab.submit_spec(spec);
+        lab.run(job);
+        job
+    });
+    let jobs = jobs.collect();
+    (lab, jobs)
+}
+
+fn task(job: JobId) -> TaskId {
+    TaskId { attempt: AttemptId { job, number: 1 }, index: 0 }
+}
+
+/// Its task asks to write so much in so many files.
+fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
+    let (bytes, class) = (Bytes(bytes), WriteClass::Periodic);
+    let ask = Ask { number: 1, class, bytes, files, patience: None };
+    let seen = AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false };
+    let node = lab.nodes_of(job).first().copied().unwrap();
+    lab.apply(&Event::NodeReported {
+        node: format!("n{node}").parse().unwrap(),
+        complete: false,
+        facts: None,
+        tasks: vec![],
+        saves: vec![],
+        commits: vec![],
+        asks: vec![(task(job), seen)],
+    });
+}
+
+fn permit(lab: &Lab, job: JobId) -> Option<Permit> {
+    let node = lab.nodes_of(job).first().copied().unwrap();
+    match lab.core.wanted_of(NodeId(node)).remove(&task(job))? {
+        Order::Run(launch) => launch.permit,
+        Order::Prepare(_) | Order::Stop(_) | Order::Forget => None,
+    }
+}
+
+#[test]
+fn who_was_told_to_save_and_then_asks_is_held_to_the_files_a_second_too() {
+    let cap = Bandwidth(10 * GB);
+    let rule = GateRule { cap: Some(cap), files: Some(100), ..GateRule::default() };
+    let (mut lab, jobs) = lab(1, rule);
+    let job = jobs[0];
+    lab.drain(1);
+    let given = lab.job(job).attempts[0].writing.unwrap().rate.unwrap();
+    // A thousand files take ten seconds, in which the target could write a hundred times the bytes.
+    ask(&mut lab, job, GB, 1000);
+    let writing = lab.job(job).attempts[0].writing.unwrap();
+    assert!(writing.permit.is_some(), "its ask is taken up");
+    assert_eq!(writing.bytes, Bytes(100 * GB));
+    let Some(Permit::Granted { rate, .. }) = permit(&lab, job) else { panic!("not granted") };
+    assert_eq!(rate, Some(Bandwidth(given.0 / 100)));
+}
+
+#[test]
+fn those_who_ask_in_one_turn_are_told_of_their_turns_together_and_once() {
+    let rule = GateRule { cap: Some(Bandwidth(GB)), writers: Some(1), ..GateRule::default() };
+    let (mut lab, jobs) = lab(4, rule);
+    for job in &jobs {
+        ask(&mut lab, *job, 60 * GB, 0);
+    }
+    let waits = |lab: &Lab| {
+        let position = |job: &JobId| match permit(lab, *job) {
+            Some(Permit::Waits { position, .. }) => Some(position),
+            Some(Permit::Granted { .. } | Permit::Denied { .. }) | None => None,
+        };
+        jobs.iter().map(position).collect::<Vec<_>>()
+    };
+    assert_eq!(waits(&lab), [None; 4], "before the turn is over");
+    let now = lab.now();
+    let told = lab.core.tell(now);
+    assert_eq!(told.len(), 3, "all but the one that writes");
+    assert_eq!(waits(&lab), [None, Some(1), Some(2), Some(3)]);
+    assert_eq!(lab.core.tell(now).len(), 0, "nothing is news");
+}

@@ -1,0 +1,118 @@
+//! A batch of asks to write: what the turn costs that takes them in, and the gate's part of it.
+
+use std::time::Duration;
+
+use scheduler_core::{Core, Event, GateRequest, GateRule, Policy, Stamp};
+use simulator::plain_job;
+use tidegate_model::{
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, GpuCount, JobId,
+    JobSpec, NodeId, SaveTarget, Span, SubmitKey, TaskId, TaskSeen, UserId, WriteClass,
+};
+
+use super::BEGIN;
+use super::cluster::{facts, name};
+use crate::bench::report::{Figure, Goal, millis};
+use crate::bench::usage::thread_time;
+
+/// Nodes with a job each.
+const NODES: u32 = 1024;
+
+/// The jobs on all nodes ask at one instant: the turn with the plans that come of it, and how much of
+/// it is spent on telling who waits.
+///
+/// # Errors
+/// If the core breaks.
+pub(super) fn measure() -> anyhow::Result<Vec<Figure>> {
+    let (mut core, mut seq) = (Core::default(), 0);
+    let mut apply = |core: &mut Core, event: &Event| {
+        seq += 1;
+        core.apply(Stamp { at: BEGIN, seq: DecisionSeq(seq) }, event).map(drop)
+    };
+    for event in founding().into_iter().chain((1..=NODES).flat_map(started)) {
+        apply(&mut core, &event)?;
+    }
+    let asks: Vec<_> = (1..=NODES).map(ask).collect();
+    let began = thread_time();
+    for event in &asks {
+        apply(&mut core, event)?;
+    }
+    let applied = thread_time();
+    let told = core.tell(BEGIN);
+    let telling = thread_time() - applied;
+    let planned: usize = (1..=NODES).map(|node| core.wanted_of(NodeId(node)).len()).sum();
+    let whole = thread_time() - began;
+    let all = usize::try_from(NODES)?;
+    anyhow::ensure!(planned == all && told.len() > all / 2, "{} of {planned} wait", told.len());
+    let figure = |what: &str, took: Duration, goal| Figure {
+        what: format!("{what}, 1,024 asks of one-node jobs at once"),
+        value: millis(took),
+        unit: "ms",
+        n: 1,
+        goal,
+    };
+    Ok(vec![
+        figure("the turn with its plans", whole, Goal::AtMost(10.0)),
+        figure("of it, who waits is told", telling, Goal::None),
+    ])
+}
+
+/// The nodes, and a gate that lets one in sixteen write at a time.
+fn founding() -> Vec<Event> {
+    let cap = Some(Bandwidth(64_000_000_000));
+    let rule = GateRule { cap, writers: Some(64), ..GateRule::default() };
+    let request = GateRequest::Set(rule);
+    let gate = Event::GateRequested { storage: storage(), by: UserId(0), request };
+    let mut policy = Policy::default();
+    // The last nodes, too, take free work.
+    policy.sharing.headroom = 0;
+    let mut events = vec![Event::LeaderStarted, Event::PolicyChanged(policy.into())];
+    events.extend((1..=NODES).map(|node| said(node, None, None)));
+    events.push(gate);
+    events
+}
+
+/// A job takes the next node whole, and runs.
+fn started(which: u32) -> Vec<Event> {
+    let offer = CheckpointOffer {
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(10),
+        bytes: None,
+        storage: storage(),
+        saved_codes: vec![85],
+    };
+    let account = "default".parse().expect("a path");
+    let spec = JobSpec { checkpoint: Some(offer), ..plain_job(account, GpuCount(8)) };
+    let (key, user) = (SubmitKey(which.into()), UserId(1000));
+    vec![
+        Event::JobSubmitted { key, user, spec: Box::new(spec) },
+        said(which, Some(TaskSeen::Prepared { port: 29_500 }), None),
+        said(which, Some(TaskSeen::Running), None),
+    ]
+}
+
+fn ask(which: u32) -> Event {
+    let (bytes, class) = (Bytes(100_000_000_000), WriteClass::Periodic);
+    let ask = Ask { number: 1, class, bytes, files: 0, patience: None };
+    said(which, None, Some(AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false }))
+}
+
+fn storage() -> tidegate_model::StorageName {
+    "shared".parse().expect("a name")
+}
+
+/// What a node says of the job on it: they have the same number. Nothing is its first, complete word.
+fn said(node: u32, seen: Option<TaskSeen>, ask: Option<AskSeen>) -> Event {
+    let attempt = AttemptId { job: JobId(node.into()), number: 1 };
+    let task = TaskId { attempt, index: 0 };
+    let complete = seen.is_none() && ask.is_none();
+    Event::NodeReported {
+        node: name(node),
+        complete,
+        facts: complete.then(|| facts(node)),
+        tasks: seen.map(|seen| (task, seen)).into_iter().collect(),
+        saves: vec![],
+        commits: vec![],
+        asks: ask.map(|ask| (task, ask)).into_iter().collect(),
+    }
+}
