@@ -42,7 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// If something does not start or does not happen in time.
 pub async fn measure(binaries: &Binaries) -> anyhow::Result<Vec<Figure>> {
     let gpus = vec![GPUS_PER_NODE; AGENTS];
-    let plan = Plan { gpus, heartbeat: HEARTBEAT.to_owned(), ..Plan::nodes(1, 1) };
+    let mut plan = Plan { gpus, heartbeat: HEARTBEAT.to_owned(), ..Plan::nodes(1, 1) };
+    // The gang is to have every node; by default some of a large cluster are kept for small jobs.
+    plan.policy.push_str("\nheadroom = \"0 %\"");
     let mut cluster = Cluster::stopped(binaries.clone(), &plan)?;
     cluster.start_role(Role::Coordinator)?;
     let coordinator = cluster.pid(Role::Coordinator).context("the coordinator")?;
