@@ -9,7 +9,7 @@ set -euo pipefail
 
 dir="$(realpath -m "${2:?up DIR [MIB_PER_S] or down DIR}")"
 limit=/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device
-tools=(mkfs.ext4 losetup mountpoint python3)
+tools=(mkfs.ext4 losetup lsblk mountpoint python3)
 
 up() {
     local mib="${1:-25}" device number tool
@@ -22,10 +22,10 @@ up() {
     mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 "$dir/image"
     device="$(losetup -f --show "$dir/image")" || { echo "no loop devices here"; exit 3; }
     echo "$device" >"$dir/device"
-    mount "$device" "$dir/mnt"
+    mount "$device" "$dir/mnt" || { echo "nothing may be mounted here"; exit 3; }
     number="$(lsblk -dno MAJ:MIN "$device" | tr -d ' ')"
     echo "$number" >"$dir/number"
-    echo "$number $((mib * 1048576))" >"$limit"
+    echo "$number $((mib * 1048576))" >"$limit" || { echo "$limit takes no limit"; exit 3; }
     python3 - "$dir" "$number" "$mib" <<'PYTHON' >"$dir/target.json"
 import json, sys
 directory, number, mib = sys.argv[1:]
@@ -48,7 +48,9 @@ down() {
         losetup -d "$(cat "$dir/device")"
     fi
     rm -rf "$dir/image" "$dir/device" "$dir/number" "$dir/target.json" "$dir/mnt"
-    rmdir --ignore-fail-on-non-empty "$dir"
+    if [ -d "$dir" ]; then
+        rmdir --ignore-fail-on-non-empty "$dir"
+    fi
 }
 
 case "$1" in
