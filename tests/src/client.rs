@@ -61,6 +61,16 @@ impl Client {
         Ok((reply.job.parse()?, reply.repeated))
     }
 
+    /// Gives a storage target's write gate a rule.
+    ///
+    /// # Errors
+    /// If it was refused, or the coordinator is away.
+    pub async fn set_gate(&self, storage: &str, rule: v1::GateRule) -> Result<(), tonic::Status> {
+        let change = Some(v1::change_gate_request::Change::Set(rule));
+        let request = v1::ChangeGateRequest { storage: storage.to_owned(), change };
+        self.api().change_gate(request).await.map(|_| ())
+    }
+
     /// The job as it stands.
     ///
     /// # Errors

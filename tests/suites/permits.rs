@@ -58,9 +58,7 @@ async fn cluster(writers: Option<u32>) -> Cluster {
         writers,
         ..v1::GateRule::default()
     };
-    let change = Some(v1::change_gate_request::Change::Set(rule));
-    let request = v1::ChangeGateRequest { storage: "shared".to_owned(), change };
-    cluster.client().unwrap().api().change_gate(request).await.unwrap();
+    cluster.client().unwrap().set_gate("shared", rule).await.unwrap();
     cluster
 }
 

@@ -200,10 +200,7 @@ impl Play {
             Arm::Ours | Arm::Permits => (Some(cap.0), many),
         };
         let rule = v1::GateRule { cap_bytes_per_s, writers, ..v1::GateRule::default() };
-        let change = Some(v1::change_gate_request::Change::Set(rule));
-        let request = v1::ChangeGateRequest { storage: STORAGE.to_owned(), change };
-        self.cluster.client()?.api().change_gate(request).await?;
-        Ok(())
+        Ok(self.cluster.client()?.set_gate(STORAGE, rule).await?)
     }
 
     /// All jobs of the mix run, each on a node as large as itself.

@@ -37,9 +37,7 @@ pub(super) async fn measure(
         writers: Some(10_000),
         ..v1::GateRule::default()
     };
-    let change = Some(v1::change_gate_request::Change::Set(rule));
-    let request = v1::ChangeGateRequest { storage: STORAGE.to_owned(), change };
-    client.api().change_gate(request).await?;
+    client.set_gate(STORAGE, rule).await?;
     let jobs = run_all(cluster, client, fleet).await?;
     let is_meant = |job: JobId| jobs.contains(&job);
     let mut answered: Vec<Duration> = Vec::new();
