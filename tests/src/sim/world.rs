@@ -257,20 +257,23 @@ impl World {
 
     fn check(&mut self) -> Result<(), String> {
         let Some(engine) = self.coordinator.engine() else { return Ok(()) };
-        let states: Vec<AttemptState> =
-            engine.core().books().live_attempts().map(scheduler_core::Attempt::state).collect();
-        let now = self.at();
-        let nodes = engine.core().books().nodes.keys();
-        let nodes: Vec<_> = nodes.filter_map(|n| engine.core().node_state(now, *n)).collect();
-        self.truth.check(engine.core())?;
+        self.truth.check_processes(engine.core())?;
         // The books change with their records only.
         let seq = engine.last_seq();
-        if self.audited != Some(seq) {
-            if let Some(violation) = engine.core().audit(engine.now()).first() {
-                return Err(violation.to_string());
-            }
-            self.audited = Some(seq);
+        if self.audited == Some(seq) {
+            return Ok(());
         }
+        self.audited = Some(seq);
+        self.truth.check_jobs(engine.core())?;
+        if let Some(violation) = engine.core().audit(engine.now()).first() {
+            return Err(violation.to_string());
+        }
+        let books = engine.core().books();
+        let states: Vec<AttemptState> =
+            books.live_attempts().map(scheduler_core::Attempt::state).collect();
+        let now = self.at();
+        let nodes = books.nodes.keys().filter_map(|node| engine.core().node_state(now, *node));
+        let nodes: Vec<_> = nodes.collect();
         for state in nodes {
             self.count(format!("node {state:?}"));
         }
