@@ -119,6 +119,8 @@ pub(crate) struct Found {
     full: RefCell<BTreeMap<Asked, Timestamp>>,
     /// No nodes do, whoever leaves them.
     kept: RefCell<BTreeMap<Asked, Timestamp>>,
+    /// Nor whoever of the account claims it, with any claim; small jobs apart.
+    unyielding: RefCell<BTreeMap<(AccountId, Asked), Timestamp>>,
     /// No idle GPUs beyond the headroom take it as free work.
     no_room: RefCell<BTreeSet<Asked>>,
     /// No right that those still to come in the account have makes room for who is to be protected for
@@ -136,6 +138,20 @@ impl Found {
     /// No nodes take it, to be protected until then, whoever leaves them.
     pub(crate) fn kept(&self, job: &Job, until: Timestamp) {
         note(&mut self.kept.borrow_mut(), job, until);
+    }
+
+    /// No nodes yield to whoever of the leaf asks as the job does, to be protected until then.
+    pub(crate) fn unyielding(&self, leaf: AccountId, job: &Job, until: Timestamp) {
+        if let Some(asked) = asked(job) {
+            let mut unyielding = self.unyielding.borrow_mut();
+            let known = unyielding.entry((leaf, asked)).or_insert(until);
+            *known = until.min(*known);
+        }
+    }
+
+    fn yields_not(&self, leaf: AccountId, asked: Asked, until: Timestamp) -> bool {
+        let unyielding = self.unyielding.borrow();
+        unyielding.get(&(leaf, asked)).is_some_and(|from| until >= *from)
     }
 
     /// No right of who may claim that made room for it.
@@ -333,9 +349,12 @@ impl<'books> Glance<'books> {
         let asked = (of.gpus, of.per_node());
         let shut = |found| of.is_plain() && is_shut(found, asked, until);
         let starts = || self.nodes.fits(&self.nodes.idle, asked) && !shut(&self.found.full);
+        let leaf = self.rights.leaf;
         let failed = || {
+            if of.is_plain() && !of.small && self.found.yields_not(leaf, asked, until) {
+                return true;
+            }
             let own = user.is_none_or(|(user, order)| self.rights.own(user, order));
-            let leaf = self.rights.leaf;
             of.is_plain() && !own && self.found.is_unplanned(leaf, asked, of.small, protect)
         };
         let plans = || {
@@ -359,8 +378,8 @@ impl Sieve for Glance<'_> {
             Some(protect) => (protect, Amount::ZERO),
             None => (job.spec.min_runtime, self.purse.ask(&of, job.spec.min_runtime)),
         };
-        let small = of.small && job.carried.is_none();
-        of.runs() || self.may_expect(small) || self.has_room(user, &of, protect, ask)
+        let of = if job.carried.is_some() { of.ordinary() } else { of };
+        of.runs() || self.may_expect(of.small) || self.has_room(user, &of, protect, ask)
     }
 
     fn opens(&self, of: &Wanted) -> bool {

@@ -99,6 +99,9 @@ pub(crate) struct Pass<'books> {
     kept: RefCell<BTreeMap<Form, Timestamp>>,
     /// Forms that do not fit the idle GPUs beyond the headroom.
     no_room: BTreeSet<Form>,
+    /// Likewise forms on whose nodes those who may have to leave hold too little, whatever somebody of
+    /// the account claims.
+    unyielding: RefCell<BTreeMap<(AccountId, Form), Timestamp>>,
     /// For whom no right made room, with the least claim they failed with.
     unplanned: BTreeMap<Failed, Amount>,
 }
@@ -127,6 +130,7 @@ impl<'books> Pass<'books> {
             places: BTreeMap::new(),
             full: BTreeMap::new(),
             kept: RefCell::default(),
+            unyielding: RefCell::default(),
             no_room: BTreeSet::new(),
             unplanned: BTreeMap::new(),
         }
@@ -179,6 +183,7 @@ impl<'books> Pass<'books> {
         self.deferred.clear();
         self.full.clear();
         self.kept.get_mut().clear();
+        self.unyielding.get_mut().clear();
         self.unplanned.clear();
         self.expected = false;
         let spots = self.spots.get_mut().into_iter().flatten();
@@ -331,7 +336,11 @@ impl<'books> Pass<'books> {
     fn note_found(&self, options: &[Bid<'_>]) {
         let Some(first) = options.first().filter(|_| !self.nodes().picky) else { return };
         let (job, until) = (first.claimant.job, self.protected_until(&first.claimant));
-        let kept = self.kept.borrow();
+        let (kept, unyielding) = (self.kept.borrow(), self.unyielding.borrow());
+        let leaf = first.claimant.leaf;
+        let yields_not = |one: &Bid<'_>| {
+            unyielding.get(&(leaf, self.form(one))).is_some_and(|from| *from <= until)
+        };
         let shut = |of: &BTreeMap<Form, Timestamp>| {
             options.iter().all(|one| of.get(&self.form(one)).is_some_and(|from| *from <= until))
         };
@@ -340,6 +349,9 @@ impl<'books> Pass<'books> {
         }
         if shut(&kept) {
             self.found.kept(job, until);
+        }
+        if options.iter().all(yields_not) {
+            self.found.unyielding(leaf, job, until);
         }
         let failed = |one: &Bid<'_>| {
             let key = self.failed(one);

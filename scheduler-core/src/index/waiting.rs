@@ -199,6 +199,11 @@ impl Wanted {
         self.per_node.map(|count| GpuCount(count.get()))
     }
 
+    /// Without the rights of a small job.
+    pub(crate) fn ordinary(self) -> Self {
+        Self { small: false, ..self }
+    }
+
     /// They run free already and ask for no other GPUs.
     pub(crate) fn runs(&self) -> bool {
         self.choice == Choice::Own

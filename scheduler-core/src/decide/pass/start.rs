@@ -78,6 +78,10 @@ impl<'books> Pass<'books> {
         if kept.is_some_and(|from| *from <= until) {
             return None;
         }
+        let unyielding = self.unyielding.get_mut().get(&(claimant.leaf, key.form));
+        if !claimant.small && unyielding.is_some_and(|from| *from <= until) {
+            return None;
+        }
         if !self.may_displace(one) {
             return None;
         }
@@ -168,6 +172,10 @@ impl<'books> Pass<'books> {
         }
         if open < wanted && due.is_none() {
             self.kept.borrow_mut().insert(self.form(one), until(self.now));
+        }
+        if usable.len() < wanted && due.is_none() && one.claimant.held {
+            // Nobody of the account claims less.
+            self.unyielding.borrow_mut().insert((leaf, self.form(one)), until(self.now));
         }
         (usable.len() >= wanted).then_some(usable)
     }
