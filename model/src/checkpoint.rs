@@ -78,6 +78,9 @@ pub struct CheckpointOffer {
     pub grace: Span,
     /// Bytes of one checkpoint; none = not declared.
     pub bytes: Option<Bytes>,
+    /// It asks before it writes, so long after it is told to save at the latest: a step of its
+    /// training, as a rule. It is told by so much before its turn. None = not declared.
+    pub asks_within: Option<Span>,
     /// Where it writes: the write gate that admits it.
     pub storage: StorageName,
     /// Exit codes by which the job says that it saved. Evidence only: commits decide.

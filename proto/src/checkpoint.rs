@@ -45,6 +45,7 @@ impl TryFrom<v1::CheckpointOffer> for CheckpointOffer {
             target: target(wire.target, "CheckpointOffer.target")?,
             grace: Span(wire.grace_ms),
             bytes: wire.bytes.map(Bytes),
+            asks_within: wire.asks_within_ms.map(Span),
             storage: parsed(&wire.storage, "CheckpointOffer.storage")?,
             saved_codes: wire.saved_codes.into_iter().map(code).collect::<Result<_, _>>()?,
         })
@@ -60,6 +61,7 @@ impl From<CheckpointOffer> for v1::CheckpointOffer {
             bytes: offer.bytes.map(|bytes| bytes.0),
             storage: offer.storage.to_string(),
             saved_codes: offer.saved_codes.into_iter().map(Into::into).collect(),
+            asks_within_ms: offer.asks_within.map(|span| span.0),
         }
     }
 }

@@ -413,12 +413,22 @@ pub struct SaveOrder {
     pub decision: DecisionSeq,
     /// When it was made.
     pub at: Timestamp,
+    /// When it was told before its turn, as it asks before it writes.
+    pub told: Option<Timestamp>,
     /// When the write gate let it save.
     pub admitted: Option<Timestamp>,
     /// When a node said that its ranks were asked; none = not, or it was not kept.
     pub acknowledged: Option<Timestamp>,
     /// When a node measured that it wrote; none = not, or it was not kept.
     pub first_byte: Option<Timestamp>,
+}
+
+impl SaveOrder {
+    /// When its nodes were told of it: before its turn at the gate, or with it.
+    #[must_use]
+    pub fn said(&self) -> Option<Timestamp> {
+        self.told.or(self.admitted)
+    }
 }
 
 /// Where an attempt is.
@@ -481,7 +491,7 @@ impl Attempt {
         } else if self.stop.is_some() {
             AttemptState::Stopping
         } else if let Some(save) = &self.save {
-            if save.admitted.is_some() { AttemptState::Saving } else { AttemptState::Paced }
+            if save.said().is_some() { AttemptState::Saving } else { AttemptState::Paced }
         } else if self.is_broken() {
             AttemptState::Stopping
         } else if self.running.is_some() {

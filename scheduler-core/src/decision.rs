@@ -324,6 +324,8 @@ pub enum Decision {
     },
     /// The request was taken back before anybody was told to save.
     SaveWithdrawn(AttemptId),
+    /// The attempt is told to save before its turn at the gate: it asks before it writes.
+    SaveTold(AttemptId),
     /// The write gate lets the attempt save now.
     SaveAdmitted {
         /// Which.
@@ -433,6 +435,7 @@ impl Decision {
                 | Self::TaskIdled { .. }
                 | Self::CommitsClosed(_)
                 | Self::CheckpointCommitted { .. }
+                | Self::SaveTold(_)
                 | Self::SaveAdmitted { .. }
                 | Self::SaveNoted { .. }
                 | Self::PermitGranted { .. }
@@ -485,6 +488,7 @@ impl Decision {
             | Self::StopOrdered { attempt, .. }
             | Self::SaveOrdered { attempt, .. }
             | Self::SaveWithdrawn(attempt)
+            | Self::SaveTold(attempt)
             | Self::SaveAdmitted { attempt, .. }
             | Self::SaveNoted { attempt, .. }
             | Self::WriteRated { attempt, .. }

@@ -88,6 +88,7 @@ impl Books {
             | Decision::StandingChanged { .. }
             | Decision::SaveOrdered { .. }
             | Decision::SaveWithdrawn(_)
+            | Decision::SaveTold(_)
             | Decision::SaveAdmitted { .. }
             | Decision::SaveNoted { .. }
             | Decision::PermitGranted { .. }

@@ -70,9 +70,9 @@ fn of_placed(books: &Books, seen: &Observations, id: TaskId) -> Option<Order> {
     own.then(|| Order::Prepare(task.place.gpus.clone()))
 }
 
-/// The request to save, once the write gate has let the attempt save.
+/// The request to save, once the attempt is told of it.
 fn save(books: &Books, job: &Job, attempt: &Attempt) -> Option<Save> {
-    let order = attempt.save.filter(|order| order.admitted.is_some())?;
+    let order = attempt.save.filter(|order| order.said().is_some())?;
     let offer = job.spec.checkpoint.as_ref()?;
     let why = match order.why {
         SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {grounds}"),

@@ -45,6 +45,7 @@ pub fn facts(form: &NodeForm) -> NodeFacts {
 pub fn job_spec(account: AccountPath, gpus: GpuCount) -> Result<JobSpec, String> {
     let storage = "shared".parse().map_err(|error| format!("{error}"))?;
     let checkpoint = CheckpointOffer {
+        asks_within: None,
         signal: Some(SaveSignal::Term),
         target: SaveTarget::Ranks,
         grace: Span::minutes(5),

@@ -30,6 +30,8 @@ pub struct Work {
     pub on_save: OnSave,
     /// Whether it asks for a permit before it writes, and keeps to it.
     pub asks: bool,
+    /// From when it is told to save until it asks: what is left of its step.
+    pub asks_after: Span,
     /// Of one checkpoint.
     pub bytes: Bytes,
     /// Work that is safe: what it had done at its last commit.
@@ -54,6 +56,7 @@ impl Work {
             commit_every: None,
             on_save: OnSave::Commit,
             asks: false,
+            asks_after: Span::ZERO,
             bytes: Bytes(1 << 30),
             safe: Span::ZERO,
             step: 0,

@@ -250,6 +250,7 @@ impl<O: Observer> World<O> {
         match decision {
             Decision::AttemptPlanned { attempt, .. }
             | Decision::AttemptGranted(attempt)
+            | Decision::SaveTold(attempt)
             | Decision::SaveAdmitted { attempt, .. }
             | Decision::WriteRated { attempt, .. }
             | Decision::WriteEnded(attempt)

@@ -233,6 +233,10 @@ impl Chaos {
             Work::lasting(Some(Span::minutes(dice.u64(5..600))), Span::seconds(dice.u64(1..400)));
         work.on_save = on_save;
         work.asks = dice.bool();
+        let mut step = || Span::seconds(*dice.choice(&[0, 0, 20, 90]).unwrap_or(&0));
+        // What a job says of its step need not be so.
+        let (asks_after, asks_within) = (step(), step());
+        work.asks_after = asks_after;
         work.bytes = Bytes(dice.u64(1..2000) << 20);
         work.start =
             Span::seconds(*dice.choice(&[0, 0, 0, 0, 0, 0, 30, 30, 30, 700]).unwrap_or(&0));
@@ -243,6 +247,10 @@ impl Chaos {
         let account = self.leaf().parse().expect("a path");
         let mut spec = job_spec(account, GpuCount(gpus)).expect("a job");
         spec.min_runtime = Span::minutes(minutes);
+        let declares = work.asks && asks_within > Span::ZERO;
+        if let Some(offer) = spec.checkpoint.as_mut().filter(|_| declares) {
+            offer.asks_within = Some(asks_within);
+        }
         spec.own_order = order;
         if !keeps {
             spec.checkpoint = None;

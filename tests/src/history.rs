@@ -120,6 +120,7 @@ fn by(user: u32, request: AccountRequest) -> Event {
 /// Free work of 8 GPUs that can save.
 fn submit_free(key: u128) -> Event {
     let checkpoint = Some(CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Task,
         grace: Span::minutes(1),

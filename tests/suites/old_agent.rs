@@ -36,6 +36,7 @@ async fn explained(client: &Client, job: JobId) -> String {
 /// A job that says how it saves, and on such a node is never asked.
 fn saver(cluster: &Cluster, grace: Span) -> JobSpec {
     let offer = CheckpointOffer {
+        asks_within: None,
         signal: Some(SaveSignal::Usr1),
         target: SaveTarget::Task,
         grace,

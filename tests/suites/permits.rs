@@ -64,6 +64,7 @@ async fn cluster(writers: Option<u32>) -> Cluster {
 
 fn offer() -> CheckpointOffer {
     CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Ranks,
         grace: Span::minutes(1),

@@ -80,7 +80,7 @@ fn the_history_of_these_tests_meets_nearly_every_kind_of_decision() {
 }
 
 /// Decisions that are journaled.
-const KINDS: [&str; 50] = [
+const KINDS: [&str; 51] = [
     "EpochBegan",
     "PolicySet",
     "NodeAdmitted",
@@ -104,6 +104,7 @@ const KINDS: [&str; 50] = [
     "SaveOrdered",
     "SaveWithdrawn",
     "SaveAdmitted",
+    "SaveTold",
     "SaveNoted",
     "PermitGranted",
     "WriteRated",

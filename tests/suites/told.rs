@@ -133,6 +133,7 @@ async fn a_job_that_is_cancelled_twice_is_told_since_when_and_by_whom_it_is_so()
 
 fn offer() -> CheckpointOffer {
     CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Ranks,
         grace: Span::minutes(1),

@@ -15,7 +15,7 @@ const DEFAULT_STORAGE: &str = "shared";
 /// The exit code by which programs say that they saved (85 by the convention of `HTCondor`).
 const SAVED: u8 = 85;
 
-pub(super) const KEYS: [Key; 7] = [
+pub(super) const KEYS: [Key; 8] = [
     (
         "preset",
         "\"lightning\", \"hf\", \"megatron\", \"nemo\", \"jax\", \"submitit\", \"plain\" or \"none\"",
@@ -25,6 +25,11 @@ pub(super) const KEYS: [Key; 7] = [
     ("target", "\"ranks\", \"rank0\" or \"task\"", "the preset's, else \"ranks\""),
     ("grace", "a span of time such as \"10m\", at most \"30m\"", "\"10m\""),
     ("bytes", "a size such as \"512GiB\" of one checkpoint", "not declared"),
+    (
+        "asks_within",
+        "a span of time such as \"20s\", above 0 and at most the grace",
+        "not declared: it is told when it may write",
+    ),
     ("storage", "a string with the name of a storage target", "\"shared\""),
     ("saved_codes", "an array of exit codes from 0 to 255", "[85]"),
 ];
@@ -33,6 +38,7 @@ pub(super) const KEYS: [Key; 7] = [
 const PRESET: &str = "checkpoint.preset";
 const SIGNAL: &str = "checkpoint.signal";
 const TARGET: &str = "checkpoint.target";
+const ASKS_WITHIN: &str = "checkpoint.asks_within";
 
 /// What a framework listens for.
 struct Preset {
@@ -80,13 +86,19 @@ pub(super) fn offer(table: &Table) -> Result<CheckpointOffer, JobFileError> {
     let name = keys.text(PRESET)?.unwrap_or(NONE);
     let preset = PRESETS.iter().find(|preset| preset.name == name);
     let preset = preset.ok_or_else(|| refused(table, PRESET))?;
+    let grace = keys.measured("checkpoint.grace")?.unwrap_or(DEFAULT_GRACE);
+    let asks_within = keys.measured::<Span>(ASKS_WITHIN)?;
+    if asks_within.is_some_and(|span| span == Span::ZERO || span > grace) {
+        return Err(refused(table, ASKS_WITHIN));
+    }
     let storage = keys.text("checkpoint.storage")?.unwrap_or(DEFAULT_STORAGE);
     let storage: StorageName = parsed("checkpoint.storage", storage)?;
     Ok(CheckpointOffer {
         signal: signal(&keys, table)?.or(preset.signal),
         target: target(&keys, table)?.unwrap_or(preset.target),
-        grace: keys.measured("checkpoint.grace")?.unwrap_or(DEFAULT_GRACE),
+        grace,
         bytes: keys.parsed::<Bytes>("checkpoint.bytes")?,
+        asks_within,
         storage,
         saved_codes: keys
             .codes("checkpoint.saved_codes")?

@@ -65,6 +65,8 @@ pub(crate) struct Checkpoint {
     pub(crate) bytes: Option<u64>,
     pub(crate) storage: String,
     pub(crate) saved_codes: Vec<u32>,
+    /// Null = not declared.
+    pub(crate) asks_within_ms: Option<u64>,
 }
 
 /// A job that must end first.
@@ -130,6 +132,7 @@ impl From<v1::CheckpointOffer> for Checkpoint {
             bytes: wire.bytes,
             storage: wire.storage,
             saved_codes: wire.saved_codes,
+            asks_within_ms: wire.asks_within_ms,
         }
     }
 }

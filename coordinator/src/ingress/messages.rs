@@ -216,7 +216,7 @@ fn save(view: &View, order: SaveOrder) -> v1::SaveView {
     v1::SaveView {
         request: order.decision.to_string(),
         at_ms: order.at.0,
-        admitted_ms: order.admitted.map(|at| at.0),
+        admitted_ms: order.said().map(|at| at.0),
         why,
     }
 }

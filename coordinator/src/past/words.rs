@@ -61,6 +61,7 @@ fn of_attempt(books: &Books, decision: &Decision) -> Option<String> {
             format!("{id} was asked to save and leave: {}", save_reason(books, *why))
         }
         Decision::SaveWithdrawn(_) => format!("{id}: the request to save was taken back"),
+        Decision::SaveTold(_) => format!("{id} was told to save, before its turn to write"),
         Decision::SaveAdmitted { .. } => format!("{id} was let save"),
         Decision::CheckpointCommitted { commit, .. } => {
             format!("{id} committed step {}", commit.step)

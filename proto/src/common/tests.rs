@@ -26,6 +26,7 @@ fn spec() -> JobSpec {
             target: SaveTarget::Rank0,
             grace: Span::minutes(5),
             bytes: Some(Bytes(1 << 40)),
+            asks_within: Some(Span::seconds(20)),
             storage: "scratch".parse().unwrap(),
             saved_codes: vec![0, 85],
         }),

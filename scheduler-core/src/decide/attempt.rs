@@ -99,7 +99,7 @@ impl View<'_> {
                 Some(StopReason::CannotSave)
             } else if over {
                 Some(StopReason::GraceOver)
-            } else if save.admitted.is_none() && attempt.is_broken() {
+            } else if save.said().is_none() && attempt.is_broken() {
                 Some(StopReason::GangBroken)
             } else {
                 // Whoever saves on has what is left of the grace; commits decide.
@@ -132,8 +132,8 @@ impl View<'_> {
         let span = |from: Timestamp, why| {
             (from < released).then_some(Excused { from, until: released, why })
         };
-        let excused = match (outcome, attempt.save.and_then(|save| save.admitted)) {
-            (Outcome::Saved, Some(admitted)) => span(admitted, Excuse::Saved),
+        let excused = match (outcome, attempt.save.and_then(|save| save.said())) {
+            (Outcome::Saved, Some(told)) => span(told, Excuse::Saved),
             (Outcome::Lost, _) => self.last_safe().and_then(|from| span(from, Excuse::Fault)),
             _ => None,
         };
@@ -161,8 +161,8 @@ impl View<'_> {
     /// How an attempt ended whose tasks have all ended, or are out of reach.
     fn outcome(&self) -> Outcome {
         let attempt = self.attempt;
-        if let Some(admitted) = attempt.save.and_then(|save| save.admitted) {
-            return self.outcome_of_save(admitted);
+        if let Some(told) = attempt.save.and_then(|save| save.said()) {
+            return self.outcome_of_save(told);
         }
         let by_us = attempt.stop.is_some_and(|stop| stop.why != StopReason::GangBroken);
         match attempt.breaker().map(|(_, task)| &task.exit) {

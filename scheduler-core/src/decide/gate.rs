@@ -33,6 +33,7 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
         .or_else(|| lapsed(books, seen, now))
         .or_else(|| taken_up(books, seen, now))
         .or_else(|| targets(books, seen).into_iter().find_map(|one| stepped(books, seen, now, one)))
+        .or_else(|| told_before(books, seen, now))
 }
 
 /// Storage targets that somebody writes to or wants to.
@@ -175,6 +176,45 @@ fn stepped(
     }
 }
 
+/// Of those next in line so many are looked at for who is to be told before its turn: what is further
+/// behind is told of later.
+const LOOK_AHEAD: usize = 16;
+
+/// Who asks before it writes is told by so much before its turn as it takes to ask.
+fn told_before(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
+    let all = targets(books, seen).into_iter().flat_map(|one| tellings(books, seen, now, one));
+    all.min().filter(|(at, _)| *at <= now).map(|(_, who)| Decision::SaveTold(who))
+}
+
+/// When those next in line that ask before they write are to be told, if they were not yet.
+fn tellings(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    storage: &StorageName,
+) -> Vec<(Timestamp, AttemptId)> {
+    let lead = |id: AttemptId| {
+        let (job, attempt) = books.with_job(id)?;
+        attempt.save.filter(|save| save.said().is_none())?;
+        target::asks_within(job).filter(|_| job.storage() == Some(storage))
+    };
+    if books.index.saving.iter().all(|(_, id)| lead(*id).is_none()) {
+        return Vec::new();
+    }
+    // Without a cap nobody knows how long anybody writes.
+    let target = Target::whole(books, seen, now, storage);
+    let Some(target) = target.filter(|target| target.capped && !target.paused) else {
+        return Vec::new();
+    };
+    let mut wants = order(target.wants, now, MAX_WAIT);
+    wants.truncate(LOOK_AHEAD);
+    let slots = schedule(now, target.limits, target.writers, wants);
+    let before = |(id, slot): (AttemptId, Slot)| {
+        Some((Timestamp(slot.from.0.saturating_sub(lead(id)?.0)), id))
+    };
+    slots.into_iter().filter_map(before).collect()
+}
+
 /// What of a target's cap is kept back.
 pub(crate) fn pool(books: &Books, storage: &StorageName, now: Timestamp) -> Bandwidth {
     Target::limits(books, storage, now).map_or(Bandwidth(0), |limits| limits.pool)
@@ -263,7 +303,8 @@ pub(crate) fn next_deadline(
         let late = target.into_iter().flat_map(|Target { wants, patience, .. }| {
             wants.into_iter().map(|want| want.since.plus(MAX_WAIT)).chain(patience)
         });
-        late.chain(hours).filter(|at| *at > now).min()
+        let told = tellings(books, seen, now, storage).into_iter().map(|(at, _)| at);
+        late.chain(hours).chain(told).filter(|at| *at > now).min()
     });
     lapses.chain(at_targets).filter(|at| *at > now).min()
 }

@@ -39,7 +39,7 @@ impl<'books> Asked<'books> {
     }
 
     fn is_unsaid(&self) -> bool {
-        self.save.admitted.is_none()
+        self.save.said().is_none()
     }
 }
 

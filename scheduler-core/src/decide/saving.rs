@@ -10,7 +10,7 @@ use crate::evolve::Broken;
 pub(super) fn asked(turn: &mut Turn<'_>, task: TaskId, seen: &SaveSeen) -> Result<(), Broken> {
     let save = turn.books().attempt(task.attempt).and_then(|attempt| attempt.save);
     let news = save.is_some_and(|save| {
-        save.decision == seen.request && save.admitted.is_some() && save.acknowledged.is_none()
+        save.decision == seen.request && save.said().is_some() && save.acknowledged.is_none()
     });
     note(turn, task, news, SaveStep::Acknowledged)
 }
@@ -31,7 +31,7 @@ impl crate::books::Attempt {
     /// Whether it may save, and nobody has seen yet that it writes.
     #[must_use]
     pub fn awaits_first_byte(&self) -> bool {
-        let save = self.save.filter(|save| save.admitted.is_some());
+        let save = self.save.filter(|save| save.said().is_some());
         self.is_live() && save.is_some_and(|save| save.first_byte.is_none())
     }
 }

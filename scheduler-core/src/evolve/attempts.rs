@@ -90,14 +90,20 @@ impl Books {
                 ensure(entry.save.is_none(), "an attempt is asked once at a time")?;
                 let (decision, at) = (stamp.seq, stamp.at);
                 let (why, none) = (*why, None);
-                let (admitted, acknowledged, first_byte) = (none, none, none);
-                entry.save =
-                    Some(SaveOrder { why, decision, at, admitted, acknowledged, first_byte });
+                entry.save = Some(SaveOrder {
+                    why,
+                    decision,
+                    at,
+                    told: none,
+                    admitted: none,
+                    acknowledged: none,
+                    first_byte: none,
+                });
                 Ok(())
             }),
             Decision::SaveNoted { attempt, step } => self.change_attempt(*attempt, |entry| {
-                let save = entry.save.as_mut().filter(|save| save.admitted.is_some());
-                let save = save.ok_or("only what was let save comes so far")?;
+                let save = entry.save.as_mut().filter(|save| save.said().is_some());
+                let save = save.ok_or("only what was told to save comes so far")?;
                 let noted = match step {
                     SaveStep::Acknowledged => &mut save.acknowledged,
                     SaveStep::FirstByte => &mut save.first_byte,
@@ -105,7 +111,7 @@ impl Books {
                 ensure(noted.replace(stamp.at).is_none(), "a save comes so far once")
             }),
             Decision::SaveWithdrawn(attempt) => self.change_attempt(*attempt, |entry| {
-                let unsaid = entry.save.is_some_and(|save| save.admitted.is_none());
+                let unsaid = entry.save.is_some_and(|save| save.said().is_none());
                 ensure(unsaid, "only what nobody was told is withdrawn")?;
                 entry.save = None;
                 Ok(())

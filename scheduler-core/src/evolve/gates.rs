@@ -33,6 +33,12 @@ impl Books {
     #[allow(clippy::wildcard_enum_match_arm, reason = "`evolve` sorts them, each variant once")]
     pub(super) fn evolve_write(&mut self, stamp: Stamp, decision: &Decision) -> Applied {
         match decision {
+            Decision::SaveTold(attempt) => self.change_attempt(*attempt, |entry| {
+                let save = entry.save.as_mut().ok_or("only who is to save is told")?;
+                ensure(save.said().is_none(), "a request is told once")?;
+                save.told = Some(stamp.at);
+                Ok(())
+            }),
             Decision::SaveAdmitted { attempt, bytes, rate } => {
                 let (bytes, rate) = (*bytes, *rate);
                 self.change_attempt(*attempt, |entry| {

@@ -7,6 +7,7 @@ use crate::{Event, GateRequest, GateRule};
 
 fn offer(grace: Span) -> CheckpointOffer {
     CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Ranks,
         grace,

@@ -17,6 +17,7 @@ fn lab(jobs: u32, rule: GateRule) -> (Lab, Vec<JobId>) {
     let (storage, by) = ("shared".parse().unwrap(), UserId(0));
     lab.apply(&Event::GateRequested { storage, by, request: GateRequest::Set(rule) });
     let offer = CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Ranks,
         grace: Span::minutes(10),

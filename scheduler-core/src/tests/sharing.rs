@@ -83,6 +83,7 @@ fn account(names: &Names, index: u8) -> &'static str {
 
 fn offer() -> CheckpointOffer {
     CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Ranks,
         grace: Span::minutes(10),

@@ -89,6 +89,7 @@ impl Words {
                 let why = self.save_reason(books, *why);
                 format!("{name} is asked to save: {why}")
             }
+            Decision::SaveTold(_) => format!("{name} is told to save, before its turn"),
             Decision::SaveAdmitted { rate, .. } => {
                 let asked = books.attempt(id).and_then(|attempt| attempt.save);
                 let told = rate.map(|rate| format!(", reckoned at {rate}")).unwrap_or_default();

@@ -30,8 +30,10 @@ impl Observer for Victims {
             self.all.insert(*attempt, Victim { gpus, ..Victim::default() });
         } else if let Decision::SaveWithdrawn(attempt) = decision {
             self.all.remove(attempt);
-        } else if let Decision::SaveAdmitted { attempt, .. } = decision {
-            self.all.entry(*attempt).and_modify(|victim| victim.told = Some(at));
+        } else if let Decision::SaveTold(attempt) | Decision::SaveAdmitted { attempt, .. } =
+            decision
+        {
+            self.all.entry(*attempt).and_modify(|victim| _ = victim.told.get_or_insert(at));
         } else if let Decision::AttemptEnded { attempt, outcome, .. } = decision {
             self.all.entry(*attempt).and_modify(|victim| victim.ended = Some((at, *outcome)));
         } else if let Decision::AttemptRunning(attempt) = decision {

@@ -19,6 +19,8 @@ pub(super) enum Timer {
     Finished(AttemptId),
     Commits(AttemptId),
     Saved(AttemptId, DecisionSeq),
+    /// Of who was told to save and asks before it writes.
+    StepEnds(AttemptId, DecisionSeq),
     /// What was asked for may be written.
     Written(AttemptId),
     /// Somebody may have written all that it has to.
@@ -44,7 +46,8 @@ impl<O: Observer> World<O> {
                     return;
                 }
                 if work.asks {
-                    return self.write_and_leave(attempt, request);
+                    let step = work.asks_after;
+                    return self.soon(step, Timer::StepEnds(attempt, request));
                 }
                 if !work.trains(attempt) {
                     return;
@@ -119,6 +122,7 @@ impl<O: Observer> World<O> {
                     OnSave::Ignore => {}
                 }
             }
+            Timer::StepEnds(attempt, request) => self.write_and_leave(attempt, request),
             Timer::Written(attempt) => self.written(attempt),
             Timer::Served(version) => self.served(version),
         }

@@ -116,6 +116,7 @@ fn changes_claims(decision: &Decision) -> bool {
             | Decision::AttemptGranted(_)
             | Decision::CommitsClosed(_)
             | Decision::CheckpointCommitted { .. }
+            | Decision::SaveTold(_)
             | Decision::SaveAdmitted { .. }
             | Decision::SaveNoted { .. }
             | Decision::PermitGranted { .. }

@@ -29,7 +29,7 @@ pub(crate) struct Run {
     ran: Span,
     committed: Option<Timestamp>,
     /// When it was told to save.
-    admitted: Option<Timestamp>,
+    told: Option<Timestamp>,
     /// Told to end, or broken: nothing is promised to it any more.
     over: bool,
     /// When its GPUs were free again, and whether what it lost was seen.
@@ -196,7 +196,9 @@ impl Ledger {
             Decision::SaveOrdered { why, .. } => {
                 self.displaced += u32::from(matches!(why, SaveReason::Displaced { .. }));
             }
-            Decision::SaveAdmitted { attempt: id, .. } => self.run(*id).admitted = Some(at),
+            Decision::SaveTold(id) | Decision::SaveAdmitted { attempt: id, .. } => {
+                self.run(*id).told.get_or_insert(at);
+            }
             Decision::CheckpointCommitted { attempt, .. } => {
                 self.run(*attempt).committed = Some(at);
             }
@@ -211,7 +213,7 @@ impl Ledger {
                 let ran = run.running.map(|running| running.plus(run.ran));
                 run.released = Some(ran.map_or(at, |end| end.min(at)));
                 run.excused_from = match outcome {
-                    Outcome::Saved => run.admitted,
+                    Outcome::Saved => run.told,
                     Outcome::Lost => run.committed.max(run.running),
                     _ => None,
                 };

@@ -262,6 +262,7 @@ impl World {
     fn offer(&mut self) -> Option<CheckpointOffer> {
         let storage = if self.rng.bool() { "fast" } else { "large" };
         (self.rng.u8(..) < 180).then(|| CheckpointOffer {
+            asks_within: None,
             signal: None,
             target: SaveTarget::Task,
             grace: Span::seconds(5),

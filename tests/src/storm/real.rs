@@ -40,6 +40,10 @@ const IDLE_SMALL: Duration = Duration::from_secs(8);
 
 const STORAGE: &str = "shared";
 
+/// From when a trainer is told until it asks: a step of 20 ms, and what the word and the ask take on
+/// their ways on a busy machine.
+const ASKS_WITHIN: Span = Span(120);
+
 /// Of attempts that were asked to leave and have not yet.
 const LEAVES: [v1::AttemptState; 4] = [
     v1::AttemptState::Paced,
@@ -246,6 +250,7 @@ impl Play {
             gpus_per_node: Some(GpuCount(gpus)),
             checkpoint_dir: Some(directory.display().to_string().into()),
             checkpoint: Some(CheckpointOffer {
+                asks_within: (arm == Arm::Permits).then_some(ASKS_WITHIN),
                 signal: Some(SaveSignal::Usr1),
                 target: SaveTarget::Ranks,
                 grace: MAX_GRACE,

@@ -177,6 +177,7 @@ fn busy() -> v1::JobView {
         bytes: Some(1 << 40),
         storage: "shared".into(),
         saved_codes: vec![85],
+        asks_within_ms: None,
     });
     v1::JobView {
         account: "olmo/sft".into(),

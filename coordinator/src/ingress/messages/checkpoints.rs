@@ -27,7 +27,7 @@ pub(in crate::ingress) fn of(view: &View, job: &Job) -> v1::ListCheckpointsReply
 }
 
 fn story(view: &View, attempt: &Attempt, order: SaveOrder) -> v1::SaveStory {
-    let committed = attempt.committed.zip(order.admitted).filter(|(at, told)| at >= told);
+    let committed = attempt.committed.zip(order.said()).filter(|(at, told)| at >= told);
     v1::SaveStory {
         attempt: attempt.id.to_string(),
         save: Some(save(view, order)),

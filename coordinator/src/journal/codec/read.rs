@@ -106,6 +106,7 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
         Kind::SaveWithdrawn(m) => {
             Decision::SaveWithdrawn(parsed(&m.attempt, "SaveWithdrawn.attempt")?)
         }
+        Kind::SaveTold(m) => Decision::SaveTold(parsed(&m.attempt, "SaveTold.attempt")?),
         Kind::SaveAdmitted(m) => Decision::SaveAdmitted {
             attempt: parsed(&m.attempt, "SaveAdmitted.attempt")?,
             bytes: Bytes(m.bytes),

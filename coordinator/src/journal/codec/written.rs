@@ -135,6 +135,9 @@ fn kind(decision: &Decision) -> Option<Kind> {
         Decision::SaveWithdrawn(attempt) => {
             Kind::SaveWithdrawn(message::SaveWithdrawn { attempt: attempt.to_string() })
         }
+        Decision::SaveTold(attempt) => {
+            Kind::SaveTold(message::SaveTold { attempt: attempt.to_string() })
+        }
         Decision::SaveAdmitted { attempt, bytes, rate } => {
             Kind::SaveAdmitted(message::SaveAdmitted {
                 attempt: attempt.to_string(),

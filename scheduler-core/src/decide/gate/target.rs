@@ -64,7 +64,12 @@ impl Target {
         let here = |job: &Job| job.storage() == Some(storage);
         for (job, attempt, of) in writing(books).filter(|(job, _, _)| here(job)) {
             let rate = of.rate.unwrap_or(Bandwidth(1));
-            let left = of.bytes.0.saturating_sub(rate.over(now.since(of.since)).0);
+            // Who is to ask writes nothing yet: its step ends.
+            let step = if of.permit.is_none() { asks_within(job) } else { None };
+            let begins = of.since.plus(step.unwrap_or(Span::ZERO));
+            let written = rate.over(now.since(begins));
+            let waits = rate.over(begins.since(now));
+            let left = of.bytes.0.saturating_add(waits.0).saturating_sub(written.0);
             let heard = !nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
             target.writers.push(Writer {
                 who: attempt.id,
@@ -159,6 +164,11 @@ impl Target {
             Bandwidth(1)
         }
     }
+}
+
+/// How long after it is told a job asks to write at the latest, if it says that it asks.
+pub(super) fn asks_within(job: &Job) -> Option<Span> {
+    job.spec.checkpoint.as_ref()?.asks_within
 }
 
 /// Most attempts that write to a target at a time.

@@ -103,6 +103,10 @@ impl JobForm {
             "stop-grace" => self.spec.grace = value,
             "commit-every" => self.work.commit_every = Some(value),
             "grace" => self.offer(key)?.grace = value,
+            "step" => {
+                self.work.asks_after = value;
+                self.offer(key)?.asks_within = Some(value);
+            }
             _ => return Err(format!("{key:?} is nothing that a job has")),
         }
         Ok(())

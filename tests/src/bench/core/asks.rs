@@ -74,6 +74,7 @@ fn founding() -> Vec<Event> {
 /// A job takes the next node whole, and runs.
 fn started(which: u32) -> Vec<Event> {
     let offer = CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Ranks,
         grace: Span::minutes(10),

@@ -237,6 +237,7 @@ fn leaf(programme: usize, project: usize, team: usize) -> String {
 
 fn spec() -> JobSpec {
     let checkpoint = CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Ranks,
         grace: Span::minutes(10),

@@ -65,6 +65,7 @@ async fn run_all(
     fleet: &mut Fleet,
 ) -> anyhow::Result<Vec<JobId>> {
     let offer = CheckpointOffer {
+        asks_within: None,
         signal: None,
         target: SaveTarget::Task,
         grace: Span::minutes(1),

@@ -88,6 +88,7 @@ impl Role {
     /// If its account's name is none.
     pub fn spec(&self, cluster: &Cluster) -> anyhow::Result<JobSpec> {
         let offer = CheckpointOffer {
+            asks_within: None,
             signal: Some(SaveSignal::Usr1),
             target: SaveTarget::Ranks,
             grace: GRACE,
