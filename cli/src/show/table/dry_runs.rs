@@ -5,13 +5,13 @@ use tidegate_model::Timestamp;
 use super::{Column, LEFT, RIGHT, table};
 use crate::show::text::plain;
 use crate::show::time::away;
-use crate::view::rehearsal::Rehearsal;
+use crate::view::dry_run::DryRun;
 
 /// Marks the min runtime that the job asks.
 const OWN: &str = "*";
 
 /// A row for each min runtime, and below it why it is so for the job's own.
-pub(crate) fn rehearsals(runs: &[Rehearsal], now: Timestamp) -> String {
+pub(crate) fn dry_runs(runs: &[DryRun], now: Timestamp) -> String {
     const COLUMNS: [Column; 5] = [
         ("MIN-RUNTIME", RIGHT),
         ("STARTS", LEFT),
@@ -19,7 +19,7 @@ pub(crate) fn rehearsals(runs: &[Rehearsal], now: Timestamp) -> String {
         ("SMALL", LEFT),
         ("ELDER", LEFT),
     ];
-    let row = |run: &Rehearsal| {
+    let row = |run: &DryRun| {
         let elder = run.elder_at_ms.map_or_else(|| "never".to_owned(), |at| away(at, now));
         let elder = if run.refused.is_some() { "-".to_owned() } else { elder };
         [
@@ -41,7 +41,7 @@ pub(crate) fn rehearsals(runs: &[Rehearsal], now: Timestamp) -> String {
 }
 
 /// When, and how it would stand, in a few words.
-fn starts(run: &Rehearsal, now: Timestamp) -> String {
+fn starts(run: &DryRun, now: Timestamp) -> String {
     if let Some(why) = &run.refused {
         return format!("refused: {why}");
     }

@@ -12,7 +12,7 @@ use crate::view::{as_ms_or_null, span_as_ms};
 
 /// What one min runtime would bring.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Rehearsal {
+pub(crate) struct DryRun {
     #[serde(rename = "min_runtime_ms", serialize_with = "span_as_ms")]
     pub(crate) min_runtime: Span,
     /// Whether it is the one that the job asks.
@@ -34,7 +34,7 @@ pub(crate) struct Rehearsal {
     pub(crate) numbers: BTreeMap<String, u64>,
 }
 
-impl Rehearsal {
+impl DryRun {
     /// Reads the coordinator's view; `asked` is the min runtime of the job.
     ///
     /// # Errors
