@@ -1,8 +1,8 @@
 //! Conversions of what a job offers, is asked and has committed.
 
 use tidegate_model::{
-    Bytes, CheckpointOffer, Commit, DecisionSeq, Save, SaveDelivery, SaveSeen, SaveSignal,
-    SaveTarget, Span,
+    ASK_AFTER_RANGE, AskAfter, Bytes, CheckpointOffer, Commit, DecisionSeq, Save, SaveDelivery,
+    SaveSeen, SaveSignal, SaveTarget, Span,
 };
 
 use crate::v1;
@@ -47,6 +47,7 @@ impl TryFrom<v1::CheckpointOffer> for CheckpointOffer {
             bytes: wire.bytes.map(Bytes),
             storage: parsed(&wire.storage, "CheckpointOffer.storage")?,
             saved_codes: wire.saved_codes.into_iter().map(code).collect::<Result<_, _>>()?,
+            rehearsal: wire.ask_after_ms.map(ask_after).transpose()?,
         })
     }
 }
@@ -60,8 +61,17 @@ impl From<CheckpointOffer> for v1::CheckpointOffer {
             bytes: offer.bytes.map(|bytes| bytes.0),
             storage: offer.storage.to_string(),
             saved_codes: offer.saved_codes.into_iter().map(Into::into).collect(),
+            ask_after_ms: offer.rehearsal.map(|ask_after| ask_after.span().0),
         }
     }
+}
+
+fn ask_after(ms: u64) -> Result<AskAfter, WireError> {
+    AskAfter::of(Span(ms)).ok_or_else(|| {
+        let (least, most) = ASK_AFTER_RANGE;
+        let why = format!("{} given; {least} to {most} is accepted", Span(ms));
+        WireError::Invalid { field: "CheckpointOffer.ask_after_ms", why }
+    })
 }
 
 impl TryFrom<v1::Save> for Save {

@@ -31,6 +31,7 @@ mod money;
 mod observations;
 mod own_times;
 mod policy;
+mod rehearsal;
 mod wanted;
 
 pub use accounts::{
@@ -62,6 +63,7 @@ pub use own_times::LongAsk;
 pub use policy::{
     Author, GpuRule, Kind, Policy, PolicyChange, PolicyEdit, Sharing, SmallLimit, percent,
 };
+pub use rehearsal::{Recipe, Rehearsal, RehearsalFault, Rehearsals, RehearsedSave, Verdict};
 
 #[cfg(test)]
 mod tests;

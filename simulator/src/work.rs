@@ -30,6 +30,8 @@ pub struct Work {
     pub on_save: OnSave,
     /// Whether it asks for a permit before it writes, and keeps to it.
     pub asks: bool,
+    /// Whether each attempt begins again, whatever was committed.
+    pub forgets: bool,
     /// Of one checkpoint.
     pub bytes: Bytes,
     /// Work that is safe: what it had done at its last commit.
@@ -54,6 +56,7 @@ impl Work {
             commit_every: None,
             on_save: OnSave::Commit,
             asks: false,
+            forgets: false,
             bytes: Bytes(1 << 30),
             safe: Span::ZERO,
             step: 0,
@@ -76,6 +79,9 @@ impl Work {
 
     /// It begins to train, from its last commit on; when it will be done.
     pub(crate) fn begin(&mut self, attempt: AttemptId, now: Timestamp) -> Option<Timestamp> {
+        if self.forgets {
+            (self.safe, self.step) = (Span::ZERO, 0);
+        }
         self.training = Some((attempt, now));
         self.run.map(|run| now.plus(Span(run.0.saturating_sub(self.safe.0))))
     }
@@ -84,7 +90,12 @@ impl Work {
     pub(crate) fn commit(&mut self, now: Timestamp) -> u64 {
         self.safe = self.done(now);
         self.training = self.training.map(|(attempt, _)| (attempt, now));
-        self.step = self.step.saturating_add(1);
+        self.next_step()
+    }
+
+    /// A step takes a second; no two commits of one job are of the same.
+    fn next_step(&mut self) -> u64 {
+        self.step = self.step.saturating_add(1).max(self.safe.0 / 1000);
         self.step
     }
 
@@ -97,8 +108,7 @@ impl Work {
     /// What it saves is safe; the step of that commit.
     pub(crate) fn saved(&mut self) -> u64 {
         self.safe = self.saving;
-        self.step = self.step.saturating_add(1);
-        self.step
+        self.next_step()
     }
 
     /// Whether all its work is done.

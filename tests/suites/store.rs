@@ -80,7 +80,7 @@ fn the_history_of_these_tests_meets_nearly_every_kind_of_decision() {
 }
 
 /// Decisions that are journaled.
-const KINDS: [&str; 50] = [
+const KINDS: [&str; 51] = [
     "EpochBegan",
     "PolicySet",
     "NodeAdmitted",
@@ -113,6 +113,7 @@ const KINDS: [&str; 50] = [
     "GateResumed",
     "CheckpointCommitted",
     "CommitsClosed",
+    "RehearsalJudged",
     "TaskPrepared",
     "TaskStarted",
     "TaskEnded",

@@ -83,6 +83,8 @@ pub(super) fn offer(table: &Table) -> Result<CheckpointOffer, JobFileError> {
     let storage = keys.text("checkpoint.storage")?.unwrap_or(DEFAULT_STORAGE);
     let storage: StorageName = parsed("checkpoint.storage", storage)?;
     Ok(CheckpointOffer {
+        // The command line makes rehearsals of it.
+        rehearsal: None,
         signal: signal(&keys, table)?.or(preset.signal),
         target: target(&keys, table)?.unwrap_or(preset.target),
         grace: keys.measured("checkpoint.grace")?.unwrap_or(DEFAULT_GRACE),

@@ -252,6 +252,7 @@ impl Play {
                 bytes: Some(bytes),
                 storage: STORAGE.parse().unwrap_or_else(|_| unreachable!("a valid name")),
                 saved_codes: vec![85],
+                rehearsal: None,
             }),
             ..trainer
         }

@@ -199,6 +199,8 @@ fn urgency(books: &Books, attempt: &Attempt, class: Option<WriteClass>) -> Urgen
             Urgency::Preemption
         }
         (None, Some(WriteClass::Final)) => Urgency::Final,
+        // Nobody waits for what is only rehearsed.
+        (Some(SaveReason::Rehearsed), _) => Urgency::Periodic,
         (None, Some(WriteClass::Periodic | WriteClass::Restore) | None) => Urgency::Periodic,
     }
 }

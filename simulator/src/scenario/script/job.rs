@@ -1,7 +1,7 @@
 //! Reads what a job asks and how it behaves.
 
 use tidegate_model::{
-    ArrayPlace, CheckpointOffer, GpuCount, JobSpec, Span, SubmitKey, UserId, WhileWaiting,
+    ArrayPlace, AskAfter, CheckpointOffer, GpuCount, JobSpec, Span, SubmitKey, UserId, WhileWaiting,
 };
 
 use super::{expand, user};
@@ -43,6 +43,7 @@ impl JobForm {
             "no-checkpoint" => self.spec.checkpoint = None,
             "asks" => self.work.asks = true,
             "ignores-saves" => self.work.on_save = OnSave::Ignore,
+            "forgets" => self.work.forgets = true,
             "leaves-unsaved" => self.work.on_save = OnSave::Leave,
             _ => return Err(format!("{name:?} is nothing that a job is")),
         }
@@ -103,6 +104,10 @@ impl JobForm {
             "stop-grace" => self.spec.grace = value,
             "commit-every" => self.work.commit_every = Some(value),
             "grace" => self.offer(key)?.grace = value,
+            "rehearse" => {
+                let after = AskAfter::of(value).ok_or("rehearse is followed by 1s to 1h")?;
+                self.offer(key)?.rehearsal = Some(after);
+            }
             _ => return Err(format!("{key:?} is nothing that a job has")),
         }
         Ok(())
