@@ -8,6 +8,7 @@ pub(crate) mod dry_run;
 pub(crate) mod gate;
 pub(crate) mod job;
 pub(crate) mod node;
+pub(crate) mod rehearsal;
 pub(crate) mod report;
 pub(crate) mod spec;
 pub(crate) mod state;

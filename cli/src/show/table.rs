@@ -6,6 +6,7 @@ mod dry_runs;
 mod gates;
 mod jobs;
 mod nodes;
+mod rehearsals;
 mod reports;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ pub(crate) use self::dry_runs::dry_runs;
 pub(crate) use self::gates::{gate, gates};
 pub(crate) use self::jobs::{explanation, job, jobs};
 pub(crate) use self::nodes::{cluster, nodes, reasons};
+pub(crate) use self::rehearsals::rehearsal;
 pub(crate) use self::reports::report;
 use crate::show::text::plain;
 

@@ -65,6 +65,8 @@ pub(crate) struct Checkpoint {
     pub(crate) bytes: Option<u64>,
     pub(crate) storage: String,
     pub(crate) saved_codes: Vec<u32>,
+    /// After which time a rehearsal is asked to save; null = it is none.
+    pub(crate) ask_after_ms: Option<u64>,
 }
 
 /// A job that must end first.
@@ -130,6 +132,7 @@ impl From<v1::CheckpointOffer> for Checkpoint {
             bytes: wire.bytes,
             storage: wire.storage,
             saved_codes: wire.saved_codes,
+            ask_after_ms: wire.ask_after_ms,
         }
     }
 }
