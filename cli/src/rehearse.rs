@@ -87,23 +87,38 @@ struct Told<'job> {
 
 fn tell(job: &Job, as_json: bool) -> Result<(), Failure> {
     let (id, shown) = (job.job, job.rehearsal.as_ref());
+    let passed = verdict(job);
     if as_json {
-        let passed = shown.map(|shown| shown.passed);
         json(&Told { job: id, state: job.state, passed, rehearsal: shown })?;
     } else if let Some(shown) = shown {
         say(&table::rehearsal(shown, job.commit.as_ref()))?;
     }
-    match shown {
-        Some(shown) if shown.passed => Ok(()),
-        Some(shown) => {
-            let why = shown.why.clone().unwrap_or_default();
+    let why = shown.and_then(|shown| shown.why.clone()).unwrap_or_else(|| job.reason.clone());
+    match passed {
+        Some(true) => Ok(()),
+        Some(false) => {
             Err(Failure::new(Exit::Rehearsal, format!("the rehearsal {id} failed: {why}")))
         }
         None => {
-            let words = format!("{id} is {}, without a verdict: {}", job.state.word(), job.reason);
+            let words = format!("{id} is {}, without a verdict: {why}", job.state.word());
             Err(Failure::new(Exit::Failed, words))
         }
     }
+}
+
+/// A rehearsal ends by its verdict, unless it is cancelled. What it showed may be gone by now: a later
+/// rehearsal of its recipe takes the place.
+fn verdict(job: &Job) -> Option<bool> {
+    let shown = job.rehearsal.as_ref().map(|shown| shown.passed);
+    shown.or(match job.state {
+        JobState::Done if !job.cancel_requested => Some(true),
+        JobState::Failed => Some(false),
+        JobState::Done
+        | JobState::Pending
+        | JobState::Active
+        | JobState::Cancelled
+        | JobState::Unknown => None,
+    })
 }
 
 struct Followed<'a> {

@@ -23,7 +23,7 @@ use crate::gate::Gate;
 use crate::index::Index;
 use crate::money::Amount;
 use crate::policy::{Kind, Policy, PolicyEdit};
-use crate::rehearsal::{Rehearsal, Rehearsals, Verdict};
+use crate::rehearsal::{Rehearsals, Verdict};
 
 /// Names of removed nodes that are kept: more than anybody replaces while jobs are kept.
 pub(crate) const REMOVED_KEPT: usize = 1024;
@@ -289,13 +289,6 @@ impl Job {
             JobState::Active { attempt } => self.attempt(attempt),
             JobState::Pending { .. } | JobState::Ended { .. } => None,
         }
-    }
-
-    /// What it has shown as a rehearsal, as long as no later one of its recipe has taken the place.
-    #[must_use]
-    pub fn shown<'books>(&self, books: &'books Books) -> Option<&'books Rehearsal> {
-        self.judged?;
-        books.rehearsals.of_job(&self.spec).filter(|shown| shown.job == self.id)
     }
 
     /// Whether it may run free until it is funded.

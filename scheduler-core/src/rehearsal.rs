@@ -7,6 +7,8 @@ use std::fmt;
 use imbl::OrdMap;
 use tidegate_model::{Bytes, GpuCount, JobId, JobSpec, Span, TaskLayout, Timestamp};
 
+use crate::books::{Books, Job};
+
 /// Results that are kept, the newest: a hundred and fifty people with two dozen recipes each.
 const MAX_REHEARSALS: usize = 4096;
 
@@ -265,6 +267,15 @@ impl Rehearsals {
         } else {
             None
         }
+    }
+}
+
+impl Job {
+    /// What it has shown as a rehearsal, as long as no later one of its recipe has taken the place.
+    #[must_use]
+    pub fn shown<'books>(&self, books: &'books Books) -> Option<&'books Rehearsal> {
+        self.judged?;
+        books.rehearsals.of_job(&self.spec).filter(|shown| shown.job == self.id)
     }
 }
 

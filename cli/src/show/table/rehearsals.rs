@@ -31,3 +31,58 @@ pub(crate) fn rehearsal(shown: &Rehearsal, newest: Option<&Commit>) -> String {
     facts.push(("verdict", verdict.unwrap_or_else(|| "passed".to_owned())));
     pairs(facts)
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_proto::v1;
+
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut v1::RehearsalView), expected: &str) {
+        let save = v1::RehearsedSaveView {
+            step: 120,
+            bytes: 71_303_168,
+            waited_ms: 0,
+            took_ms: 12_345,
+            left_ms: 14_000,
+        };
+        let mut wire = v1::RehearsalView {
+            job: "job-7".into(),
+            at_ms: 1,
+            gpus: 16,
+            nodes: 2,
+            passed: true,
+            why: String::new(),
+            told: String::new(),
+            save: Some(save),
+            resumed_step: Some(121),
+        };
+        change(&mut wire);
+        assert_eq!(rehearsal(&wire.into(), None), expected);
+    }
+
+    #[test]
+    fn what_was_seen_is_told_in_its_order_with_the_verdict_last() {
+        check(
+            |_| (),
+            "rehearsal  job-7\n\
+             ran on     16 GPUs of 2 nodes\n\
+             told       0 after the request\n\
+             committed  step 120, 68.0MiB, in 12s\n\
+             had left   after 14s\n\
+             went on    at step 121, its first commit after the new start\n\
+             verdict    passed",
+        );
+        check(
+            |wire| {
+                (wire.save, wire.resumed_step, wire.passed) = (None, None, false);
+                (wire.gpus, wire.nodes) = (1, 1);
+                wire.why = "its ranks ignore the signal".into();
+            },
+            "rehearsal  job-7\n\
+             ran on     1 GPU of 1 node\n\
+             committed  nothing when it was asked\n\
+             verdict    failed: its ranks ignore the signal",
+        );
+    }
+}
