@@ -395,7 +395,9 @@ fn rehearsal(from: u64) -> Vec<(u64, Event)> {
         offer.rehearsal = AskAfter::of(Span::seconds(10));
     }
     vec![
-        (from, report(true, vec![])),
+        // It had been declared lost; a report that changes nothing leaves no record that it is back.
+        (from, closed("the disk is full")),
+        (from, closed("")),
         (from + 1, submitted),
         (from + 2, one(first, prepared.clone())),
         (from + 3, one(first, TaskSeen::Running)),
