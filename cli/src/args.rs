@@ -19,7 +19,7 @@ pub(crate) use self::cluster::{
 };
 pub(crate) use self::gates::{GateArgs, GateCommand, SetGateArgs};
 pub(crate) use self::jobs::{
-    CancelArgs, ExplainArgs, HandOver, JobArgs, JobsArgs, LogsArgs, NoticesArgs,
+    CancelArgs, ExplainArgs, HandOver, JobArgs, JobsArgs, LogsArgs, NoticesArgs, RehearseArgs,
     ReservationCommand, RunArgs, SubmitArgs,
 };
 use crate::connect::SOCKET_ENV;
@@ -71,6 +71,17 @@ pub(crate) enum Command {
                       comes back."
     )]
     Run(Box<RunArgs>),
+    /// See whether a job saves when it is asked, leaves, and goes on from there
+    #[command(
+        after_help = "Examples:\n  tidegate rehearse train.toml\n  tidegate rehearse --gpus 8 \
+                      train.toml\n  tidegate rehearse --ask-after 10m --json train.toml\n\nThe job runs \
+                      free, is asked to save once it has committed or after --ask-after, leaves,\nand \
+                      is started again. Its checkpoints go into a directory of their own. The result is\n\
+                      kept with the job's command, environment and checkpoint settings, and \
+                      `explain` shows it.\nThe exit code is 0 if it passed, 7 if it failed, 1 if it \
+                      came to no verdict. Ctrl-C leaves it\nto its end."
+    )]
+    Rehearse(RehearseArgs),
     /// Come back to the terminal of a job that was started with run --pty
     #[command(
         after_help = "Example:\n  tidegate attach job-7\n\nCtrl-] d leaves the job running, Ctrl-] \

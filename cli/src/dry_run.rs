@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use crate::jobs::broken;
 use crate::show::out::{json, say};
 use crate::show::{table, time};
-use crate::view::rehearsal::Rehearsal;
+use crate::view::dry_run::DryRun;
 use crate::view::warning::{MinRuntime, Warning};
 
 /// Tells what several min runtimes would bring. Nothing is submitted.
@@ -24,20 +24,20 @@ pub(crate) async fn dry_run(
 ) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Runs {
-        runs: Vec<Rehearsal>,
+        runs: Vec<DryRun>,
         warnings: Vec<Warning>,
     }
     let asked = spec.min_runtime;
     let request = v1::DryRunRequest { spec: Some(spec.into()) };
     let reply = api.read(async |mut client| client.dry_run(request.clone()).await).await?;
     let warnings = min_runtime.worth_saying(reply.warnings);
-    let runs = reply.runs.into_iter().map(|run| Rehearsal::read(run, asked));
+    let runs = reply.runs.into_iter().map(|run| DryRun::read(run, asked));
     let runs: Vec<_> = runs.collect::<Result<_, _>>().map_err(|error| broken(&error))?;
     let refused = runs.iter().find(|run| run.own).and_then(|run| run.refused.clone());
     if as_json {
         json(&Runs { runs, warnings })?;
     } else {
-        say(&table::rehearsals(&runs, time::now()))?;
+        say(&table::dry_runs(&runs, time::now()))?;
         warnings.iter().for_each(Warning::remark);
     }
     refused.map_or(Ok(()), |why| Err(Failure::refused(why)))

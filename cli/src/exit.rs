@@ -18,12 +18,13 @@ pub(crate) enum Exit {
     NotAllowed,
     Unavailable,
     Broken,
+    Rehearsal,
     /// As the command of a job that one works in: any number.
     OfCommand(u8),
 }
 
 /// Number and meaning, in the order of the numbers.
-const TABLE: [(Exit, u8, &str); 7] = [
+const TABLE: [(Exit, u8, &str); 8] = [
     (Exit::Done, 0, "done as asked"),
     (Exit::Failed, 1, "the job that was followed did not end well, or the asked-for thing failed"),
     (Exit::Refused, 2, "wrong usage, or input that is refused: a bad file, an unknown key"),
@@ -31,6 +32,7 @@ const TABLE: [(Exit, u8, &str); 7] = [
     (Exit::NotAllowed, 4, "not allowed to you"),
     (Exit::Unavailable, 5, "the coordinator is away or cannot answer now: try again later"),
     (Exit::Broken, 6, "a fault of Tidegate itself, or a damaged store"),
+    (Exit::Rehearsal, 7, "the rehearsal failed: the job did not save, leave and go on"),
 ];
 
 impl Exit {
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn the_table_names_every_exit_once_with_its_own_number() {
         let numbers = TABLE.map(|(exit, ..)| exit.number());
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]

@@ -186,9 +186,12 @@ impl Watch {
                 self.looks = LOOKS_PER_VIEW;
                 Ok(())
             }
-            Exit::Done | Exit::Failed | Exit::NotAllowed | Exit::Broken | Exit::OfCommand(_) => {
-                Err(failure)
-            }
+            Exit::Done
+            | Exit::Failed
+            | Exit::NotAllowed
+            | Exit::Broken
+            | Exit::Rehearsal
+            | Exit::OfCommand(_) => Err(failure),
         }
     }
 

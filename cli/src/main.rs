@@ -27,6 +27,7 @@ mod nodes;
 mod notices;
 mod policy;
 mod progress;
+mod rehearse;
 mod report;
 mod retry;
 mod screen;
@@ -83,6 +84,7 @@ async fn ask(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Submit(args) => submit::submit(api, args, json).await,
         Command::Run(args) => submit_and_follow(api, *args, json).await,
+        Command::Rehearse(args) => rehearse::rehearse(api, args, json).await,
         Command::Attach(args) => attach::attach(api, args.job).await,
         Command::Jobs(args) => jobs::list(api, args, json).await,
         Command::Job(args) => jobs::show(api, &args, json).await,
@@ -158,6 +160,7 @@ mod tests {
                 "array",
                 "gate",
                 "checkpoints",
+                "rehearse",
             ] {
                 assert!(script.contains(word), "{shell}: {word}");
             }

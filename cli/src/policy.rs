@@ -150,6 +150,8 @@ fn change(policy: &mut v1::Policy, pair: &str) -> Result<String, Failure> {
 enum Slot<'policy> {
     Span(&'policy mut u64),
     Count(&'policy mut u32),
+    /// A number of GPUs, or none.
+    Above(&'policy mut Option<u32>),
     /// In millionths.
     Part(&'policy mut u32),
     Hours(&'policy mut Vec<u8>),
@@ -185,7 +187,7 @@ fn slots(policy: &mut v1::Policy) -> Vec<(&'static str, Slot<'_>)> {
 }
 
 /// Taken apart field by field: a rule that is added is not forgotten here.
-fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 25] {
+fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 26] {
     let v1::Sharing {
         small_reserve,
         small_gpus,
@@ -211,6 +213,7 @@ fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 25] {
         pass_every_ms,
         gate_width,
         no_progress_limit,
+        require_rehearsal,
         gpu_types,
     } = sharing;
     [
@@ -238,6 +241,7 @@ fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 25] {
         ("pass_every", Slot::Span(pass_every_ms)),
         ("gate_width", Slot::Count(gate_width)),
         ("no_progress_limit", Slot::Count(no_progress_limit)),
+        ("require_rehearsal", Slot::Above(require_rehearsal)),
         ("gpu_types", Slot::Kinds(gpu_types)),
     ]
 }
@@ -251,6 +255,12 @@ impl Slot<'_> {
                 **ms = span.0;
             }
             Self::Count(count) => **count = text.parse().ok().ok_or("a whole number")?,
+            Self::Above(gpus) => {
+                **gpus = match text {
+                    "off" => None,
+                    number => Some(number.parse().ok().ok_or("a number of GPUs like 8, or off,")?),
+                };
+            }
             Self::Part(millionths) => {
                 **millionths = part(text).ok_or("a percentage like 5% or 12.5%, up to 100%")?;
             }
@@ -278,6 +288,7 @@ impl Slot<'_> {
         match self {
             Self::Span(ms) => ("_ms", json!(**ms)),
             Self::Count(count) => ("", json!(**count)),
+            Self::Above(gpus) => ("", json!(**gpus)),
             Self::Part(millionths) => ("_millionths", json!(**millionths)),
             Self::Hours(bytes) => {
                 let amount = GpuTime::read(bytes, "Sharing.small_floor").unwrap_or_default();
@@ -297,6 +308,8 @@ impl fmt::Display for Slot<'_> {
         match self {
             Self::Span(ms) => Span(**ms).fmt(out),
             Self::Count(count) => count.fmt(out),
+            Self::Above(Some(gpus)) => gpus.fmt(out),
+            Self::Above(None) => out.write_str("off"),
             Self::Part(millionths) => out.write_str(&percent(**millionths)),
             Self::Hours(bytes) => {
                 let amount = GpuTime::read(bytes, "Sharing.small_floor").unwrap_or_default();

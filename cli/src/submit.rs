@@ -52,7 +52,34 @@ struct SubmittedOne {
 /// If the file is refused, or the coordinator refuses the job or does not answer.
 pub(crate) async fn submit(api: &Api, args: SubmitArgs, as_json: bool) -> Result<(), Failure> {
     let spec = read(&args.file)?;
-    hand_over(api, (spec, MinRuntime::Given), &args.hand_over, as_json).await
+    let handed_over = hand_over(api, (spec, MinRuntime::Given), &args.hand_over, as_json).await;
+    handed_over.map_err(|failure| naming(failure, &args.file))
+}
+
+/// The coordinator knows what would help, and not the file's name.
+fn naming(failure: Failure, file: &Path) -> Failure {
+    match failure {
+        Failure::Told { exit, message } => {
+            let named = format!("`tidegate rehearse {}`", file.display());
+            Failure::Told { exit, message: message.replace("`tidegate rehearse FILE`", &named) }
+        }
+        Failure::Command { .. } | Failure::OutputClosed => failure,
+    }
+}
+
+/// Submits a job that the caller stays with.
+///
+/// # Errors
+/// As [`submit`].
+pub(crate) async fn one(
+    api: &Api,
+    spec: JobSpec,
+    key: Option<SubmitKey>,
+) -> Result<JobId, Failure> {
+    let key = key.unwrap_or_else(new_key);
+    let submitted = ask(api, (spec, MinRuntime::Given), key, key).await?;
+    remark_on(&submitted);
+    Ok(submitted.job)
 }
 
 /// Submits a command, or an array of it.
@@ -196,7 +223,7 @@ fn with_key(failure: Failure, key: SubmitKey) -> Failure {
     }
 }
 
-fn read(file: &Path) -> Result<JobSpec, Failure> {
+pub(crate) fn read(file: &Path) -> Result<JobSpec, Failure> {
     let current = current_dir()?;
     let bounded = |from: &mut dyn Read| text_up_to(MAX_FILE_BYTES, from);
     let (shown, of_file, text) = if file == Path::new("-") {

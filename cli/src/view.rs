@@ -4,6 +4,7 @@
 
 pub(crate) mod account;
 pub(crate) mod checkpoints;
+pub(crate) mod dry_run;
 pub(crate) mod gate;
 pub(crate) mod job;
 pub(crate) mod node;

@@ -157,7 +157,7 @@ fn job_document() -> serde_json::Value {
         "cancel_requested": false, "reason": "max restarts used",
         "standing": null, "promised_until_ms": null, "parked": null, "elder_since_ms": null,
         "elder_allowed": false, "reservation": null, "commit": null, "waits_for": [],
-        "waits_since_ms": 0, "stalled": 0, "idle_since_ms": null, "pty": false, "whole_cluster": false,
+        "waits_since_ms": 0, "stalled": 0, "idle_since_ms": null, "rehearsal": null, "pty": false, "whole_cluster": false,
         "array": null, "attempts": [attempt],
     });
     let document = asked.as_object_mut().unwrap();

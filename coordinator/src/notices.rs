@@ -159,6 +159,12 @@ impl Fact {
                 let why = why.map(|why| format!("; {why}")).unwrap_or_default();
                 format!("ended: {}{why}", words::outcome(outcome))
             }
+            Kind::Ended(JobOutcome::Done | JobOutcome::Failed) if job.judged.is_some() => {
+                match job.shown(books) {
+                    Some(shown) => format!("over: the rehearsal {shown}"),
+                    None => "over: the rehearsal was judged, and a later one too".to_owned(),
+                }
+            }
             Kind::Ended(JobOutcome::Done) => "over: done".to_owned(),
             Kind::Ended(JobOutcome::Failed) => "over: failed".to_owned(),
             Kind::Ended(JobOutcome::Cancelled) => match job.cancelled.as_ref().map(|one| one.by) {

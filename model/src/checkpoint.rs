@@ -1,9 +1,11 @@
 //! How a job can be asked to save, and what is seen of it.
 
 use std::fmt;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 
 use crate::ids::DecisionSeq;
+use crate::job::MAX_GRACE;
 use crate::names::StorageName;
 use crate::time::Span;
 use crate::units::Bytes;
@@ -80,11 +82,58 @@ pub struct CheckpointOffer {
     pub bytes: Option<Bytes>,
     /// It asks before it writes, so long after it is told to save at the latest: a step of its
     /// training, as a rule. It is told by so much before its turn. None = not declared.
-    pub asks_within: Option<Span>,
+    pub asks_within: Option<AsksWithin>,
     /// Where it writes: the write gate that admits it.
     pub storage: StorageName,
     /// Exit codes by which the job says that it saved. Evidence only: commits decide.
     pub saved_codes: Vec<u8>,
+    /// Of a rehearsal, which is started, asked to save, stopped, and started again to see whether it
+    /// goes on: after which time it is asked, unless it commits before. None = it is none.
+    pub rehearsal: Option<AskAfter>,
+}
+
+/// How long a rehearsal trains before it is asked to save, in whole seconds: it takes no room in a
+/// job that is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AskAfter(NonZeroU16);
+
+/// Shortest and longest of it: a step of training takes seconds, and what takes an hour to its first
+/// steps is better asked when it has committed.
+pub const ASK_AFTER_RANGE: (Span, Span) = (Span::seconds(1), Span::hours(1));
+
+impl AskAfter {
+    /// As long as that, to the second; none outside its range.
+    #[must_use]
+    pub fn of(span: Span) -> Option<Self> {
+        let (least, most) = ASK_AFTER_RANGE;
+        let seconds = Some(span).filter(|span| *span >= least && *span <= most)?.0 / 1000;
+        NonZeroU16::new(u16::try_from(seconds).ok()?).map(Self)
+    }
+
+    /// How long.
+    #[must_use]
+    pub fn span(self) -> Span {
+        Span::seconds(self.0.get().into())
+    }
+}
+
+/// How long after it is told to save a job asks to write at the latest, in whole milliseconds: likewise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AsksWithin(NonZeroU32);
+
+impl AsksWithin {
+    /// As long as that; none where it is no time, or more than any grace.
+    #[must_use]
+    pub fn of(span: Span) -> Option<Self> {
+        let most = u32::try_from(Some(span).filter(|span| *span <= MAX_GRACE)?.0).ok()?;
+        NonZeroU32::new(most).map(Self)
+    }
+
+    /// How long.
+    #[must_use]
+    pub fn span(self) -> Span {
+        Span(self.0.get().into())
+    }
 }
 
 /// The order to save, for one task. At most one signal per rank and request.
@@ -143,6 +192,15 @@ pub struct Commit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rehearsal_trains_for_a_second_to_an_hour() {
+        let of = |span| AskAfter::of(span).map(AskAfter::span);
+        assert_eq!(of(Span(999)), None);
+        assert_eq!(of(Span(90_500)), Some(Span::seconds(90)));
+        assert_eq!(of(Span::hours(1)), Some(Span::hours(1)));
+        assert_eq!(of(Span(3_600_001)), None);
+    }
 
     #[test]
     fn a_signal_reads_back_its_name_and_an_unknown_one_is_refused_with_what_is_accepted() {

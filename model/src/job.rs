@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::checkpoint::CheckpointOffer;
+use crate::checkpoint::{AskAfter, CheckpointOffer};
 use crate::ids::{JobId, SubmitKey};
 use crate::names::{AccountPath, GpuType};
 use crate::time::Span;
@@ -292,6 +292,12 @@ impl JobSpec {
         })
     }
 
+    /// Of a rehearsal, how long it trains before it is asked to save, unless it commits before.
+    #[must_use]
+    pub fn rehearsal(&self) -> Option<Span> {
+        self.checkpoint.as_ref()?.rehearsal.map(AskAfter::span)
+    }
+
     fn check_checkpoint(&self) -> Result<(), SpecError> {
         let Some(offer) = &self.checkpoint else { return Ok(()) };
         let grace = offer.grace;
@@ -300,6 +306,10 @@ impl JobSpec {
         })?;
         refuse_if(offer.saved_codes.len() > 16, "checkpoint.saved_codes", || {
             format!("{} codes named; at most 16 are accepted", offer.saved_codes.len())
+        })?;
+        let alone = !self.pty && self.array.is_none();
+        refuse_if(offer.rehearsal.is_some() && !alone, "rehearsal", || {
+            "a job without a terminal, of no array, is accepted".into()
         })
     }
 }

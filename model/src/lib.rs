@@ -17,7 +17,8 @@ mod time;
 mod units;
 
 pub use checkpoint::{
-    CheckpointOffer, Commit, Save, SaveDelivery, SaveSeen, SaveSignal, SaveTarget,
+    ASK_AFTER_RANGE, AskAfter, AsksWithin, CheckpointOffer, Commit, Save, SaveDelivery, SaveSeen,
+    SaveSignal, SaveTarget,
 };
 pub use ids::{
     AttemptId, ClusterId, DecisionSeq, Epoch, Generation, IdError, JobId, NodeId, SubmitKey,

@@ -1,8 +1,8 @@
 //! Conversions of what a job offers, is asked and has committed.
 
 use tidegate_model::{
-    Bytes, CheckpointOffer, Commit, DecisionSeq, Save, SaveDelivery, SaveSeen, SaveSignal,
-    SaveTarget, Span,
+    ASK_AFTER_RANGE, AskAfter, AsksWithin, Bytes, CheckpointOffer, Commit, DecisionSeq, MAX_GRACE,
+    Save, SaveDelivery, SaveSeen, SaveSignal, SaveTarget, Span,
 };
 
 use crate::v1;
@@ -45,9 +45,10 @@ impl TryFrom<v1::CheckpointOffer> for CheckpointOffer {
             target: target(wire.target, "CheckpointOffer.target")?,
             grace: Span(wire.grace_ms),
             bytes: wire.bytes.map(Bytes),
-            asks_within: wire.asks_within_ms.map(Span),
+            asks_within: wire.asks_within_ms.map(asks_within).transpose()?,
             storage: parsed(&wire.storage, "CheckpointOffer.storage")?,
             saved_codes: wire.saved_codes.into_iter().map(code).collect::<Result<_, _>>()?,
+            rehearsal: wire.ask_after_ms.map(ask_after).transpose()?,
         })
     }
 }
@@ -61,9 +62,25 @@ impl From<CheckpointOffer> for v1::CheckpointOffer {
             bytes: offer.bytes.map(|bytes| bytes.0),
             storage: offer.storage.to_string(),
             saved_codes: offer.saved_codes.into_iter().map(Into::into).collect(),
-            asks_within_ms: offer.asks_within.map(|span| span.0),
+            asks_within_ms: offer.asks_within.map(|within| within.span().0),
+            ask_after_ms: offer.rehearsal.map(|ask_after| ask_after.span().0),
         }
     }
+}
+
+fn ask_after(ms: u64) -> Result<AskAfter, WireError> {
+    AskAfter::of(Span(ms)).ok_or_else(|| {
+        let (least, most) = ASK_AFTER_RANGE;
+        let why = format!("{} given; {least} to {most} is accepted", Span(ms));
+        WireError::Invalid { field: "CheckpointOffer.ask_after_ms", why }
+    })
+}
+
+fn asks_within(ms: u64) -> Result<AsksWithin, WireError> {
+    AsksWithin::of(Span(ms)).ok_or_else(|| {
+        let why = format!("{} given; 1ms to {MAX_GRACE} is accepted", Span(ms));
+        WireError::Invalid { field: "CheckpointOffer.asks_within_ms", why }
+    })
 }
 
 impl TryFrom<v1::Save> for Save {

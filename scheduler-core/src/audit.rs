@@ -35,6 +35,7 @@ pub(crate) fn audit(books: &Books, now: Timestamp) -> Vec<Violation> {
     }
     audit_money(books, now, &mut found);
     audit_budgets(books, now, &mut found);
+    found.extend(books.rehearsals.violation().map(|why| Violation(why.to_owned())));
     found
 }
 
@@ -130,6 +131,7 @@ fn audit_job(job: &Job, found: &mut Vec<Violation>) {
     };
     check(numbers.eq(1..=newest), "attempts are numbered from 1 without gaps");
     check(active.is_none_or(|number| number == newest), "only the newest attempt is active");
+    check(job.judged.is_none() || job.spec.rehearsal().is_some(), "only a rehearsal is judged");
     check(job.failures <= newest, "failures are attempts");
     let steps = job.commits.iter().flat_map(|commits| commits.iter()).map(|one| one.step);
     check(steps.is_sorted(), "each commit goes beyond the one before it");

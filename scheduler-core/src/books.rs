@@ -23,6 +23,7 @@ use crate::gate::Gate;
 use crate::index::Index;
 use crate::money::Amount;
 use crate::policy::{Kind, Policy, PolicyEdit};
+use crate::rehearsal::{Rehearsals, Verdict};
 
 /// Names of removed nodes that are kept: more than anybody replaces while jobs are kept.
 pub(crate) const REMOVED_KEPT: usize = 1024;
@@ -50,6 +51,8 @@ pub struct Books {
     pub answered: BTreeMap<(AccountId, UserId), BudgetAnswer>,
     /// The write gates that somebody has set, by storage target; others have no cap.
     pub gates: BTreeMap<StorageName, Gate>,
+    /// What rehearsals have shown, by recipe.
+    pub rehearsals: Rehearsals,
     /// The number the next job gets, less one: ids are never reused.
     pub last_job: u64,
     /// The number the next node gets, less one.
@@ -257,6 +260,9 @@ pub struct Job {
     pub carried: Option<Span>,
     /// Its checkpoints; none = there is none.
     pub commits: Option<Box<Commits>>,
+    /// Of a rehearsal, how it was judged; what it has shown is kept with its recipe. None = it is not
+    /// over, or ended without.
+    pub judged: Option<Verdict>,
     /// Where it is.
     pub state: JobState,
     /// All attempts, oldest first; the last may be live, and an older one while a node is silent.

@@ -114,6 +114,7 @@ impl Core {
             self.seen.next_silence(policy.silent_after, now),
             decide::standing::next_deadline(&self.books, now),
             decide::leave::next_deadline(&self.books, now),
+            decide::rehearsal::next_deadline(&self.books, now),
             decide::gate::next_deadline(&self.books, &self.seen, now),
             next_pass,
             reserved.filter(|at| *at > now).min(),
@@ -241,7 +242,10 @@ impl Turn<'_> {
             self.stand()?;
             let Turn { core, stamp, .. } = &*self;
             let gate = || decide::gate::next(&core.books, &core.seen, stamp.at);
-            if let Some(decision) = decide::leave::next(&core.books).or_else(gate) {
+            let rehearsed = || decide::rehearsal::next(&core.books, stamp.at);
+            if let Some(decision) =
+                decide::leave::next(&core.books).or_else(rehearsed).or_else(gate)
+            {
                 self.take(decision)?;
                 continue;
             }

@@ -11,6 +11,7 @@ pub(crate) mod leave;
 pub(crate) mod money;
 pub(crate) mod pass;
 pub(crate) mod published;
+pub(crate) mod rehearsal;
 mod report;
 pub(crate) mod request;
 mod saving;

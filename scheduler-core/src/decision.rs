@@ -14,6 +14,7 @@ use crate::books::{PermitOf, Place};
 use crate::gate::GateRule;
 use crate::money::Amount;
 use crate::policy::{Author, Policy};
+use crate::rehearsal::{Recipe, Rehearsal};
 
 pub use self::refusal::Refusal;
 pub use self::terms::{
@@ -412,6 +413,13 @@ pub enum Decision {
         /// By whom.
         by: UserId,
     },
+    /// A rehearsal has shown what it could, and is to end.
+    RehearsalJudged {
+        /// Of what.
+        recipe: Recipe,
+        /// What it has shown, and which job it was.
+        shown: Box<Rehearsal>,
+    },
     /// The request was refused; nothing changed. Not journaled.
     Refused(Refusal),
     /// The submit had been answered before. Not journaled.
@@ -444,6 +452,7 @@ impl Decision {
                 | Self::GateSet { .. }
                 | Self::GatePaused { .. }
                 | Self::GateResumed { .. }
+                | Self::RehearsalJudged { .. }
                 | Self::Refused(_)
                 | Self::SubmitRepeated(_)
         )
@@ -533,6 +542,7 @@ impl Decision {
             | Self::GateSet { .. }
             | Self::GatePaused { .. }
             | Self::GateResumed { .. }
+            | Self::RehearsalJudged { .. }
             | Self::Refused(_)
             | Self::SubmitRepeated(_) => None,
         }

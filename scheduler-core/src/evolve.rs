@@ -75,6 +75,7 @@ impl Books {
             | Decision::JobRequeued { .. }
             | Decision::JobEnded { .. }
             | Decision::JobForgotten(_)
+            | Decision::RehearsalJudged { .. }
             | Decision::JobParked { .. }
             | Decision::JobUnparked { .. }
             | Decision::ElderNamed { .. }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tidegate_model::{JobId, Span, TaskId, TaskSeen, Timestamp};
 
 use crate::books::{Attempt, AttemptState, Books, Job, JobState, Node, Task};
+use crate::decide::rehearsal;
 use crate::decision::{JobOutcome, ParkReason, StopReason};
 use crate::observations::{IDLE_AFTER, NodeState, Observations};
 
@@ -152,6 +153,12 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
             why_over(books, attempt)
         }
     }];
+    if state == AttemptState::Running {
+        lines.extend(asked_at(books, attempt).map(|at| {
+            let away = waiting::away(at, now);
+            format!("it is a rehearsal, and is asked to save {away} at the latest")
+        }));
+    }
     let idle = seen.idle_since(attempt.id).filter(|_| state == AttemptState::Running);
     lines.extend(idle.map(|since| idles(now.since(since))));
     let paced = (state == AttemptState::Paced).then(|| turn::turn(books, seen, now, attempt));
@@ -175,6 +182,10 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     let leaves_by = waiting::leaves_by(books, attempt).filter(|_| reason == Reason::Saving);
     numbers.extend(leaves_by.map(|by| ("leaves_by_ms", by.0)));
     Explanation { reason, lines, numbers }
+}
+
+fn asked_at(books: &Books, attempt: &Attempt) -> Option<Timestamp> {
+    rehearsal::asked_at(books.jobs.get(&attempt.id.job)?, attempt)
 }
 
 /// What its nodes say, or that they say nothing.

@@ -68,6 +68,8 @@ pub(crate) struct Index {
     pub(crate) reservations: BTreeSet<(u64, JobId)>,
     /// Jobs of arrays that run only so many at a time, which hold one of these places.
     pub(crate) arrays: BTreeMap<(UserId, SubmitKey), u32>,
+    /// Rehearsals that have an attempt under way and are not judged.
+    pub(crate) rehearsals: BTreeSet<JobId>,
     /// GPUs in the hands of protected attempts, by attempt.
     pub(crate) protected_gpus: u64,
 }
@@ -94,6 +96,12 @@ impl Make {
 }
 
 impl Job {
+    /// Whether it is a rehearsal that has something to show yet.
+    fn is_rehearsed(&self) -> bool {
+        let active = matches!(self.state, JobState::Active { .. });
+        active && self.spec.rehearsal().is_some() && self.judged.is_none()
+    }
+
     /// Whether it is in the queue and nothing but its turn keeps it from starting.
     pub(crate) fn is_startable(&self) -> bool {
         let pending = matches!(self.state, JobState::Pending { .. });
@@ -174,6 +182,7 @@ impl Index {
         if let Some(array) = job.array_place() {
             one_more(&mut self.arrays, array);
         }
+        self.rehearsals.extend(job.is_rehearsed().then_some(job.id));
         self.dependents.extend(job.waits_for.iter().map(|other| (*other, job.id)));
         self.enter_waiting(job, sharing);
         for attempt in job.attempts.iter().filter(|attempt| attempt.is_live()) {
@@ -246,6 +255,9 @@ impl Index {
         }
         if let Some(array) = job.array_place() {
             one_less(&mut self.arrays, array);
+        }
+        if job.spec.rehearsal().is_some() {
+            self.rehearsals.remove(&job.id);
         }
         for other in &job.waits_for {
             self.dependents.remove(&(*other, job.id));

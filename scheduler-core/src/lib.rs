@@ -20,6 +20,7 @@ mod commits;
 mod core;
 mod decide;
 mod decision;
+mod dry_run;
 mod event;
 mod evolve;
 mod explain;
@@ -30,7 +31,7 @@ mod money;
 mod observations;
 mod own_times;
 mod policy;
-mod rehearse;
+mod rehearsal;
 mod wanted;
 
 pub use accounts::{
@@ -50,6 +51,7 @@ pub use decision::{
     Decision, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, Refusal, Right,
     SaveReason, SaveStep, Standing, StopReason, Terms,
 };
+pub use dry_run::DryRun;
 pub use event::{AccountRequest, Event, GateRequest, JobRequest, Observation};
 pub use evolve::{Broken, Stamp};
 pub use explain::{Explanation, Reason};
@@ -61,7 +63,7 @@ pub use own_times::LongAsk;
 pub use policy::{
     Author, GpuRule, Kind, Policy, PolicyChange, PolicyEdit, Sharing, SmallLimit, percent,
 };
-pub use rehearse::DryRun;
+pub use rehearsal::{Recipe, Rehearsal, RehearsalFault, Rehearsals, RehearsedSave, Verdict};
 
 #[cfg(test)]
 mod tests;

@@ -105,6 +105,8 @@ pub struct Sharing {
     pub gate_width: u32,
     /// Attempts in a row without a new commit after which a job is parked (3).
     pub no_progress_limit: u32,
+    /// Protected jobs of more GPUs must have passed a rehearsal; none = none must.
+    pub require_rehearsal: Option<GpuCount>,
     /// Kinds of GPU; what none covers is `gpu`, with the weight of the reference GPU.
     pub gpu_types: Vec<GpuRule>,
 }
@@ -138,6 +140,7 @@ impl Default for Sharing {
             pass_every: Span::seconds(60),
             gate_width: 4,
             no_progress_limit: 3,
+            require_rehearsal: None,
             gpu_types: Vec::new(),
         }
     }

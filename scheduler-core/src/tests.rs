@@ -6,6 +6,7 @@ mod lab;
 mod limits_told;
 mod own_times;
 mod properties;
+mod rehearsals;
 mod repeated;
 mod roles;
 mod rules;

@@ -80,6 +80,7 @@ fn save(books: &Books, job: &Job, attempt: &Attempt) -> Option<Save> {
             let name = books.nodes.get(&node).map(|node| node.name.to_string());
             format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))
         }
+        SaveReason::Rehearsed => "it is a rehearsal: save and leave".to_owned(),
     };
     Some(Save {
         request: order.decision,
@@ -118,6 +119,11 @@ fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Lau
     let spec = &job.spec;
     let default_dir =
         || format!("{}/checkpoints/{}", spec.working_dir.trim_end_matches('/'), job.id);
+    // What is only rehearsed must not resume from, nor write into, what the real job keeps.
+    let given_dir = |dir: &str| match spec.rehearsal() {
+        Some(_) => format!("{}/rehearsals/{}", dir.trim_end_matches('/'), job.id),
+        None => dir.to_owned(),
+    };
     Some(Launch {
         user: job.user,
         command: spec.command.clone(),
@@ -133,7 +139,7 @@ fn launch(books: &Books, job: &Job, attempt: &Attempt, id: TaskId) -> Option<Lau
         nodes: u32::try_from(nodes.len()).ok()?,
         master_addr: books.nodes.get(&first.place.node)?.facts.address.clone(),
         master_port: first.port?,
-        checkpoint_dir: spec.checkpoint_dir.as_deref().map_or_else(default_dir, str::to_owned),
+        checkpoint_dir: spec.checkpoint_dir.as_deref().map_or_else(default_dir, given_dir),
         log_cap: spec.log_cap,
         save: save(books, job, attempt),
         permit: None,

@@ -52,6 +52,7 @@ pub fn job_spec(account: AccountPath, gpus: GpuCount) -> Result<JobSpec, String>
         bytes: None,
         storage,
         saved_codes: vec![crate::agent::SAVED],
+        rehearsal: None,
     };
     Ok(JobSpec { checkpoint: Some(checkpoint), ..plain_job(account, gpus) })
 }

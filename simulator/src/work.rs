@@ -32,6 +32,8 @@ pub struct Work {
     pub asks: bool,
     /// From when it is told to save until it asks: what is left of its step.
     pub asks_after: Span,
+    /// Whether each attempt begins again, whatever was committed.
+    pub forgets: bool,
     /// Of one checkpoint.
     pub bytes: Bytes,
     /// Work that is safe: what it had done at its last commit.
@@ -57,6 +59,7 @@ impl Work {
             on_save: OnSave::Commit,
             asks: false,
             asks_after: Span::ZERO,
+            forgets: false,
             bytes: Bytes(1 << 30),
             safe: Span::ZERO,
             step: 0,
@@ -79,6 +82,9 @@ impl Work {
 
     /// It begins to train, from its last commit on; when it will be done.
     pub(crate) fn begin(&mut self, attempt: AttemptId, now: Timestamp) -> Option<Timestamp> {
+        if self.forgets {
+            (self.safe, self.step) = (Span::ZERO, 0);
+        }
         self.training = Some((attempt, now));
         self.run.map(|run| now.plus(Span(run.0.saturating_sub(self.safe.0))))
     }
@@ -87,7 +93,12 @@ impl Work {
     pub(crate) fn commit(&mut self, now: Timestamp) -> u64 {
         self.safe = self.done(now);
         self.training = self.training.map(|(attempt, _)| (attempt, now));
-        self.step = self.step.saturating_add(1);
+        self.next_step()
+    }
+
+    /// A step takes a second; no two commits of one job are of the same.
+    fn next_step(&mut self) -> u64 {
+        self.step = self.step.saturating_add(1).max(self.safe.0 / 1000);
         self.step
     }
 
@@ -100,8 +111,7 @@ impl Work {
     /// What it saves is safe; the step of that commit.
     pub(crate) fn saved(&mut self) -> u64 {
         self.safe = self.saving;
-        self.step = self.step.saturating_add(1);
-        self.step
+        self.next_step()
     }
 
     /// Whether all its work is done.

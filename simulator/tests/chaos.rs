@@ -12,8 +12,8 @@ use scheduler_core::{
 };
 use simulator::{EPOCH, NodeForm, Observer, OnSave, Work, World, Wrong, job_spec};
 use tidegate_model::{
-    ArrayPlace, Bandwidth, Bytes, GpuCount, JobId, NodeName, Span, SubmitKey, Timestamp, UserId,
-    WhileWaiting,
+    ArrayPlace, AsksWithin, Bandwidth, Bytes, GpuCount, JobId, NodeName, Span, SubmitKey,
+    Timestamp, UserId, WhileWaiting,
 };
 
 /// Seeds in a run of the tests; `CHAOS_SEEDS=from..to` names others.
@@ -233,9 +233,9 @@ impl Chaos {
             Work::lasting(Some(Span::minutes(dice.u64(5..600))), Span::seconds(dice.u64(1..400)));
         work.on_save = on_save;
         work.asks = dice.bool();
-        let mut step = || Span::seconds(*dice.choice(&[0, 0, 20, 90]).unwrap_or(&0));
+        let mut length = || Span::seconds(*dice.choice(&[0, 0, 20, 90]).unwrap_or(&0));
         // What a job says of its step need not be so.
-        let (asks_after, asks_within) = (step(), step());
+        let (asks_after, asks_within) = (length(), length());
         work.asks_after = asks_after;
         work.bytes = Bytes(dice.u64(1..2000) << 20);
         work.start =
@@ -247,9 +247,8 @@ impl Chaos {
         let account = self.leaf().parse().expect("a path");
         let mut spec = job_spec(account, GpuCount(gpus)).expect("a job");
         spec.min_runtime = Span::minutes(minutes);
-        let declares = work.asks && asks_within > Span::ZERO;
-        if let Some(offer) = spec.checkpoint.as_mut().filter(|_| declares) {
-            offer.asks_within = Some(asks_within);
+        if let Some(offer) = spec.checkpoint.as_mut().filter(|_| work.asks) {
+            offer.asks_within = AsksWithin::of(asks_within);
         }
         spec.own_order = order;
         if !keeps {

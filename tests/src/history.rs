@@ -9,9 +9,10 @@ use tidegate_coordinator::engine::{Engine, EngineError};
 use tidegate_coordinator::journal::Journal;
 use tidegate_coordinator::store;
 use tidegate_model::{
-    Ask, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, ClusterId, Commit, DecisionSeq,
-    Gpu, GpuCount, Idle, JobId, JobSpec, NodeFacts, NodeName, SaveDelivery, SaveSeen, SaveTarget,
-    Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId, WriteClass,
+    Ask, AskAfter, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, ClusterId, Commit,
+    DecisionSeq, Gpu, GpuCount, Idle, JobId, JobSpec, NodeFacts, NodeName, SaveDelivery, SaveSeen,
+    SaveTarget, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
+    WriteClass,
 };
 
 /// An engine over the journal, at the later of its newest instant and `now`; a new store has the
@@ -127,6 +128,7 @@ fn submit_free(key: u128) -> Event {
         bytes: None,
         storage: "scratch".parse().expect("valid"),
         saved_codes: vec![85],
+        rehearsal: None,
     });
     let layout = TaskLayout::PerNode;
     let spec = JobSpec { min_runtime: Span::ZERO, checkpoint, layout, ..spec(8) };
@@ -205,6 +207,9 @@ pub fn history() -> Vec<(u64, Event)> {
         (16 * day, Event::DeadlineReached),
         (16 * day + 1, Event::NodeDeclaredLost { node: node(), by: UserId(0) }),
         (16 * day + 2, Event::CancelRequested { job: JobId(4), by: UserId(0) }),
+    ]);
+    history.extend(rehearsal(17 * day));
+    history.extend([
         (24 * day, Event::DeadlineReached),
         (24 * day + 1, Event::NodeRemovalRequested { node: node(), by: UserId(0) }),
         (24 * day + 2, by(0, AccountRequest::Delete { account: "a/c".parse().expect("valid") })),
@@ -376,6 +381,33 @@ fn waiting() -> Vec<(u64, Event)> {
         ),
         (5 * hour + 8, Event::ResumeRequested { node: node(), by: UserId(0) }),
         (5 * hour + 9, saved(again, ended(TaskExit::Exited(85)), 1, Some(3))),
+    ]
+}
+
+/// A job is asked to save, leaves, is started again and goes on.
+fn rehearsal(from: u64) -> Vec<(u64, Event)> {
+    let prepared = TaskSeen::Prepared { port: 29_500 };
+    let (first, again) = (task(7, 1, 0), task(7, 2, 0));
+    let one = |of, seen| report(false, vec![(of, seen)]);
+    let mut submitted = submit_free(7);
+    if let Event::JobSubmitted { spec, .. } = &mut submitted
+        && let Some(offer) = &mut spec.checkpoint
+    {
+        offer.rehearsal = AskAfter::of(Span::seconds(10));
+    }
+    vec![
+        // It had been declared lost; a report that changes nothing leaves no record that it is back.
+        (from, closed("the disk is full")),
+        (from, closed("")),
+        (from + 1, submitted),
+        (from + 2, one(first, prepared.clone())),
+        (from + 3, one(first, TaskSeen::Running)),
+        (from + 10_003, Event::DeadlineReached),
+        (from + 11_000, saved(first, ended(TaskExit::Exited(85)), 1, Some(20))),
+        (from + 11_001, one(again, prepared)),
+        (from + 11_002, one(again, TaskSeen::Running)),
+        (from + 11_003, saved(again, TaskSeen::Running, 1, Some(21))),
+        (from + 11_004, one(again, ended(TaskExit::Signaled(15)))),
     ]
 }
 

@@ -43,6 +43,7 @@ fn saver(cluster: &Cluster, grace: Span) -> JobSpec {
         bytes: None,
         storage: "scratch".parse().unwrap(),
         saved_codes: vec![0],
+        rehearsal: None,
     };
     JobSpec {
         command: ["sh", "-c", "trap 'echo asked' USR1; echo begun; while :; do sleep 0.1; done"]

@@ -71,6 +71,7 @@ fn offer() -> CheckpointOffer {
         bytes: None,
         storage: "shared".parse().unwrap(),
         saved_codes: Vec::new(),
+        rehearsal: None,
     }
 }
 

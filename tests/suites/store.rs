@@ -80,7 +80,7 @@ fn the_history_of_these_tests_meets_nearly_every_kind_of_decision() {
 }
 
 /// Decisions that are journaled.
-const KINDS: [&str; 51] = [
+const KINDS: [&str; 52] = [
     "EpochBegan",
     "PolicySet",
     "NodeAdmitted",
@@ -114,6 +114,7 @@ const KINDS: [&str; 51] = [
     "GateResumed",
     "CheckpointCommitted",
     "CommitsClosed",
+    "RehearsalJudged",
     "TaskPrepared",
     "TaskStarted",
     "TaskEnded",

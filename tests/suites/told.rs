@@ -140,6 +140,7 @@ fn offer() -> CheckpointOffer {
         bytes: None,
         storage: "shared".parse().unwrap(),
         saved_codes: vec![85],
+        rehearsal: None,
     }
 }
 

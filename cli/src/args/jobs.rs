@@ -6,13 +6,14 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
 use tidegate_model::{
-    AccountPath, Bytes, GpuType, JobId, LOG_CAP_RANGE, MAX_BLOCKS, MAX_GRACE, MAX_MIN_RUNTIME,
-    MAX_RESTARTS, Span, SubmitKey, TaskLayout, Timestamp,
+    AccountPath, AskAfter, Bytes, GpuType, JobId, LOG_CAP_RANGE, MAX_BLOCKS, MAX_GRACE,
+    MAX_MIN_RUNTIME, MAX_RESTARTS, Span, SubmitKey, TaskLayout, Timestamp,
 };
 
 use super::bounds::{count, size, span};
 use crate::array::ArrayRange;
 use crate::jobfile;
+use crate::rehearse::ask_after;
 use crate::show::time;
 
 /// How a job is handed over, whether it comes from a file or from the command line.
@@ -38,6 +39,33 @@ pub(crate) struct SubmitArgs {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) hand_over: HandOver,
+}
+
+/// No rehearsal is waited for longer than a week.
+const LONGEST_WAIT: Span = Span::hours(7 * 24);
+
+#[derive(Debug, Args)]
+pub(crate) struct RehearseArgs {
+    /// The job file (TOML), or - for standard input
+    pub(crate) file: PathBuf,
+    /// On so many GPUs [default: as in the file]
+    #[arg(long, value_name = "N", value_parser = count(1, u32::MAX), allow_negative_numbers = true)]
+    pub(crate) gpus: Option<u32>,
+    /// So many of them on each node [default: as in the file]
+    #[arg(long, value_name = "N", value_parser = count(1, u32::MAX), allow_negative_numbers = true)]
+    pub(crate) gpus_per_node: Option<u32>,
+    /// How long it trains before it is asked to save, unless it commits before
+    #[arg(long, value_name = "SPAN", default_value = RehearseArgs::ASK_AFTER, value_parser = ask_after, allow_hyphen_values = true)]
+    pub(crate) ask_after: AskAfter,
+    /// Protected span, where free work waits for long; it is asked to save within it
+    #[arg(long, value_name = "SPAN", value_parser = span(MAX_MIN_RUNTIME), allow_hyphen_values = true)]
+    pub(crate) min_runtime: Option<Span>,
+    /// Cancel it if there is no verdict after this
+    #[arg(long, value_name = "SPAN", value_parser = span(LONGEST_WAIT), allow_hyphen_values = true)]
+    pub(crate) timeout: Option<Span>,
+    /// Your own submit key: the same key follows the same rehearsal for 7 days
+    #[arg(long, value_name = "ULID")]
+    pub(crate) key: Option<SubmitKey>,
 }
 
 #[derive(Debug, Args)]

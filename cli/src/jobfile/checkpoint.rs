@@ -1,7 +1,9 @@
 //! How a job saves when it is asked to: the `[checkpoint]` table, and `--checkpoint` of
 //! `tidegate run`. A preset says what a framework listens for; explicit keys override it.
 
-use tidegate_model::{Bytes, CheckpointOffer, SaveSignal, SaveTarget, Span, StorageName};
+use tidegate_model::{
+    AsksWithin, Bytes, CheckpointOffer, SaveSignal, SaveTarget, Span, StorageName,
+};
 use toml::{Table, Value};
 
 use super::keys::{Keys, parsed, wrong_type};
@@ -87,18 +89,20 @@ pub(super) fn offer(table: &Table) -> Result<CheckpointOffer, JobFileError> {
     let preset = PRESETS.iter().find(|preset| preset.name == name);
     let preset = preset.ok_or_else(|| refused(table, PRESET))?;
     let grace = keys.measured("checkpoint.grace")?.unwrap_or(DEFAULT_GRACE);
+    let within = |span: Span| AsksWithin::of(span).filter(|_| span <= grace);
     let asks_within = keys.measured::<Span>(ASKS_WITHIN)?;
-    if asks_within.is_some_and(|span| span == Span::ZERO || span > grace) {
-        return Err(refused(table, ASKS_WITHIN));
-    }
+    let asks_within =
+        asks_within.map(|span| within(span).ok_or_else(|| refused(table, ASKS_WITHIN)));
     let storage = keys.text("checkpoint.storage")?.unwrap_or(DEFAULT_STORAGE);
     let storage: StorageName = parsed("checkpoint.storage", storage)?;
     Ok(CheckpointOffer {
+        // The command line makes rehearsals of it.
+        rehearsal: None,
         signal: signal(&keys, table)?.or(preset.signal),
         target: target(&keys, table)?.unwrap_or(preset.target),
         grace,
         bytes: keys.parsed::<Bytes>("checkpoint.bytes")?,
-        asks_within,
+        asks_within: asks_within.transpose()?,
         storage,
         saved_codes: keys
             .codes("checkpoint.saved_codes")?
@@ -223,9 +227,14 @@ mod tests {
              \"30m\" is accepted",
         );
         check(
+            "asks_within = \"11m\"",
+            "checkpoint.asks_within: the string \"11m\" was given; a span of time such as \"20s\", \
+             above 0 and at most the grace is accepted",
+        );
+        check(
             "byte = \"1GiB\"",
             "unknown key \"byte\" (did you mean \"bytes\"?); the keys are preset, signal, target, \
-             grace, bytes, storage, saved_codes",
+             grace, bytes, asks_within, storage, saved_codes",
         );
     }
 

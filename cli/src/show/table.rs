@@ -2,6 +2,7 @@
 
 mod accounts;
 mod checkpoints;
+mod dry_runs;
 mod gates;
 mod jobs;
 mod nodes;
@@ -15,10 +16,11 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, TableStyle};
 
 pub(crate) use self::accounts::{accounts, budget, roles};
 pub(crate) use self::checkpoints::checkpoints;
+pub(crate) use self::dry_runs::dry_runs;
 pub(crate) use self::gates::{gate, gates};
 pub(crate) use self::jobs::{explanation, job, jobs};
 pub(crate) use self::nodes::{cluster, nodes, reasons};
-pub(crate) use self::rehearsals::rehearsals;
+pub(crate) use self::rehearsals::rehearsal;
 pub(crate) use self::reports::report;
 use crate::show::text::plain;
 

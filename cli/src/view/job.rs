@@ -5,6 +5,7 @@ use tidegate_model::{AttemptId, JobId, Timestamp};
 use tidegate_proto::{WireError, parsed, required, v1};
 
 use crate::amount::GpuTime;
+use crate::view::rehearsal::Rehearsal;
 use crate::view::spec::Spec;
 use crate::view::state::{AttemptState, JobState, Standing, attempt_state, job_state, standing};
 use crate::view::users::Users;
@@ -47,6 +48,8 @@ pub(crate) struct Job {
     /// Since when its GPUs have been idle; null = they are not.
     #[serde(serialize_with = "as_ms_or_null")]
     pub(crate) idle_since_ms: Option<Timestamp>,
+    /// What it has shown, if it is a rehearsal that was judged.
+    pub(crate) rehearsal: Option<Rehearsal>,
     /// In the order of their numbers.
     pub(crate) attempts: Vec<Attempt>,
 }
@@ -168,6 +171,7 @@ impl Job {
             waits_since_ms: Timestamp(wire.waits_since_ms),
             stalled: wire.stalled,
             idle_since_ms: wire.idle_since_ms.map(Timestamp),
+            rehearsal: wire.rehearsal.map(Rehearsal::from),
             attempts,
         })
     }

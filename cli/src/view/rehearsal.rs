@@ -1,63 +1,66 @@
-//! What would happen to a job.
-
-use std::collections::BTreeMap;
+//! What a rehearsal has shown.
 
 use serde::Serialize;
 use tidegate_model::{Span, Timestamp};
-use tidegate_proto::{WireError, v1};
+use tidegate_proto::v1;
 
-use crate::amount::GpuTime;
-use crate::view::state::{Standing, standing};
-use crate::view::{as_ms_or_null, span_as_ms};
+use crate::view::{as_ms, span_as_ms};
 
-/// What one min runtime would bring.
+/// What a rehearsal has shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Rehearsal {
-    #[serde(rename = "min_runtime_ms", serialize_with = "span_as_ms")]
-    pub(crate) min_runtime: Span,
-    /// Whether it is the one that the job asks.
-    pub(crate) own: bool,
-    pub(crate) small: bool,
-    pub(crate) pledge_gpu_us: GpuTime,
-    /// How it would stand at once; null = it would wait.
-    pub(crate) starts: Option<Standing>,
-    /// When it is expected to have its GPUs.
-    #[serde(serialize_with = "as_ms_or_null")]
-    pub(crate) at_ms: Option<Timestamp>,
-    /// Null = it never would by itself.
-    #[serde(serialize_with = "as_ms_or_null")]
-    pub(crate) elder_at_ms: Option<Timestamp>,
-    /// Why it would be refused.
-    pub(crate) refused: Option<String>,
-    pub(crate) reason: String,
-    pub(crate) lines: Vec<String>,
-    pub(crate) numbers: BTreeMap<String, u64>,
+    pub(crate) job: String,
+    /// When it was judged.
+    #[serde(serialize_with = "as_ms")]
+    pub(crate) at_ms: Timestamp,
+    pub(crate) gpus: u32,
+    pub(crate) nodes: u32,
+    pub(crate) passed: bool,
+    /// Why it failed.
+    pub(crate) why: Option<String>,
+    /// All of it in one sentence.
+    pub(crate) told: String,
+    /// Null = it did not save.
+    pub(crate) save: Option<Save>,
+    /// The first step committed after the new start; null = it did not come to that.
+    pub(crate) resumed_step: Option<u64>,
 }
 
-impl Rehearsal {
-    /// Reads the coordinator's view; `asked` is the min runtime of the job.
-    ///
-    /// # Errors
-    /// If its pledge is malformed.
-    pub(crate) fn read(wire: v1::DryRun, asked: Span) -> Result<Self, WireError> {
-        let min_runtime = Span(wire.min_runtime_ms);
-        Ok(Self {
-            min_runtime,
-            own: min_runtime == asked,
-            small: wire.small,
-            pledge_gpu_us: GpuTime::read(&wire.pledge, "DryRun.pledge")?,
-            starts: standing(wire.starts),
-            at_ms: wire.at_ms.map(Timestamp),
-            elder_at_ms: wire.elder_at_ms.map(Timestamp),
-            refused: (!wire.refused.is_empty()).then_some(wire.refused),
-            reason: wire.reason,
-            lines: wire.lines,
-            numbers: wire.numbers.into_iter().collect(),
-        })
-    }
+/// How it saved when it was asked to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Save {
+    pub(crate) step: u64,
+    pub(crate) bytes: u64,
+    /// From the request until it was let save.
+    #[serde(rename = "waited_ms", serialize_with = "span_as_ms")]
+    pub(crate) waited: Span,
+    /// From there to the commit.
+    #[serde(rename = "took_ms", serialize_with = "span_as_ms")]
+    pub(crate) took: Span,
+    /// From there until it had left.
+    #[serde(rename = "left_ms", serialize_with = "span_as_ms")]
+    pub(crate) left: Span,
+}
 
-    /// What it asks is more than its account could ever fund.
-    pub(crate) fn is_beyond_budget(&self) -> bool {
-        self.reason == "Unsatisfiable" && self.numbers.contains_key("limit_gpu_ms")
+impl From<v1::RehearsalView> for Rehearsal {
+    fn from(wire: v1::RehearsalView) -> Self {
+        let save = |save: v1::RehearsedSaveView| Save {
+            step: save.step,
+            bytes: save.bytes,
+            waited: Span(save.waited_ms),
+            took: Span(save.took_ms),
+            left: Span(save.left_ms),
+        };
+        Self {
+            job: wire.job,
+            at_ms: Timestamp(wire.at_ms),
+            gpus: wire.gpus,
+            nodes: wire.nodes,
+            passed: wire.passed,
+            why: (!wire.why.is_empty()).then_some(wire.why),
+            told: wire.told,
+            save: wire.save.map(save),
+            resumed_step: wire.resumed_step,
+        }
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct Checkpoint {
     pub(crate) saved_codes: Vec<u32>,
     /// Null = not declared.
     pub(crate) asks_within_ms: Option<u64>,
+    /// After which time a rehearsal is asked to save; null = it is none.
+    pub(crate) ask_after_ms: Option<u64>,
 }
 
 /// A job that must end first.
@@ -133,6 +135,7 @@ impl From<v1::CheckpointOffer> for Checkpoint {
             storage: wire.storage,
             saved_codes: wire.saved_codes,
             asks_within_ms: wire.asks_within_ms,
+            ask_after_ms: wire.ask_after_ms,
         }
     }
 }

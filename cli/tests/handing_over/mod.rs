@@ -12,7 +12,7 @@ use super::{KEY, told};
 
 #[test]
 fn a_dry_run_submits_nothing_and_its_exit_tells_whether_the_job_would_be_accepted() {
-    let rehearsal = |hours: u64, refused: &str| v1::DryRun {
+    let dry_run = |hours: u64, refused: &str| v1::DryRun {
         min_runtime_ms: hours * 3_600_000,
         refused: refused.into(),
         starts: v1::Standing::Protected.into(),
@@ -21,8 +21,8 @@ fn a_dry_run_submits_nothing_and_its_exit_tells_whether_the_job_would_be_accepte
         lines: vec!["its tasks' GPUs are being verified".into()],
         ..v1::DryRun::default()
     };
-    let rehearsals = vec![rehearsal(0, ""), rehearsal(1, ""), rehearsal(8, "8h asked; 4h is most")];
-    let coordinator = Coordinator::with(Script { rehearsals, ..Script::default() });
+    let dry_runs = vec![dry_run(0, ""), dry_run(1, ""), dry_run(8, "8h asked; 4h is most")];
+    let coordinator = Coordinator::with(Script { dry_runs, ..Script::default() });
     let (ran, asked) = run(&coordinator, "run --dry-run --min-runtime 1h --gpus 8 -- true");
     let table = "\
 MIN-RUNTIME  STARTS                           PLEDGES  SMALL  ELDER

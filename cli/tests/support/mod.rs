@@ -32,7 +32,7 @@ pub struct Script {
     pub nodes: Vec<v1::NodeView>,
     pub drained: v1::DrainReply,
     pub accounts: v1::ListAccountsReply,
-    pub rehearsals: Vec<v1::DryRun>,
+    pub dry_runs: Vec<v1::DryRun>,
     pub policy: Option<v1::Policy>,
     /// The record that set it.
     pub policy_version: u64,
@@ -354,7 +354,7 @@ impl Tidegate for Scripted {
     ) -> Result<Response<v1::DryRunReply>, Status> {
         let asked = Asked::DryRun(request.into_inner().spec.unwrap());
         self.answer(asked, |script| v1::DryRunReply {
-            runs: script.rehearsals.clone(),
+            runs: script.dry_runs.clone(),
             warnings: script.warnings.clone(),
         })
     }

@@ -43,6 +43,7 @@ pub(super) struct RawPolicy {
     pass_every: Option<String>,
     gate_width: Option<u32>,
     no_progress_limit: Option<u32>,
+    require_rehearsal: Option<u32>,
     gpu_types: Option<Vec<RawGpuType>>,
 }
 
@@ -53,7 +54,7 @@ struct RawGpuType {
     weight: u32,
 }
 
-const KEYS: [&str; 33] = [
+const KEYS: [&str; 34] = [
     "start_timeout",
     "restart_backoff",
     "restart_backoff_max",
@@ -86,6 +87,7 @@ const KEYS: [&str; 33] = [
     "pass_every",
     "gate_width",
     "no_progress_limit",
+    "require_rehearsal",
     "gpu_types",
 ];
 const GPU_KEYS: [&str; 3] = ["name", "product", "weight"];
@@ -167,6 +169,7 @@ fn sharing(raw: &RawPolicy, default: &Sharing) -> Result<Sharing, String> {
         pass_every: span("pass_every", raw.pass_every.as_ref(), default.pass_every)?,
         gate_width: raw.gate_width.unwrap_or(default.gate_width),
         no_progress_limit: raw.no_progress_limit.unwrap_or(default.no_progress_limit),
+        require_rehearsal: raw.require_rehearsal.map(GpuCount).or(default.require_rehearsal),
         gpu_types: raw.gpu_types.iter().flatten().map(rule).collect::<Result<_, _>>()?,
     })
 }

@@ -338,11 +338,11 @@ impl v1::tidegate_server::Tidegate for Api {
         self.notices.check(&spec)?;
         let view = self.view().await?;
         // It works on copies of the core: long enough to keep other requests waiting.
-        let rehearsed = tokio::task::spawn_blocking(move || {
+        let runs = tokio::task::spawn_blocking(move || {
             let warnings = warnings::of(view.core.books(), user, &spec);
             view.core.dry_run(view.at, user, &spec).map(|runs| (runs, warnings))
         });
-        let runs = rehearsed.await.map_err(|_panic| Status::internal("the dry run failed"))?;
+        let runs = runs.await.map_err(|_panic| Status::internal("the dry run failed"))?;
         let (runs, warnings) = runs.map_err(|refusal| status::refused(&refusal))?;
         let runs = runs.iter().map(messages::dry_run).collect();
         Ok(Response::new(v1::DryRunReply { runs, warnings }))

@@ -4,6 +4,7 @@ pub(super) mod accounts;
 pub(super) mod checkpoints;
 pub(super) mod gates;
 pub(super) mod nodes;
+pub(super) mod rehearsals;
 pub(super) mod report;
 
 use std::collections::HashMap;
@@ -49,6 +50,7 @@ pub(super) fn job(view: &View, job: &Job) -> v1::JobView {
         idle_since_ms: active
             .and_then(|attempt| view.core.seen().idle_since(attempt.id))
             .map(|since| since.0),
+        rehearsal: job.shown(view.core.books()).map(rehearsals::view),
     }
 }
 
@@ -212,6 +214,7 @@ fn save(view: &View, order: SaveOrder) -> v1::SaveView {
     let why = match order.why {
         SaveReason::Displaced { by, grounds } => format!("{by} has its GPUs: {grounds}"),
         SaveReason::Drained { node } => format!("{} takes no work", node_name(view, node)),
+        SaveReason::Rehearsed => "it is rehearsed".to_owned(),
     };
     v1::SaveView {
         request: order.decision.to_string(),

@@ -45,9 +45,10 @@ pub(super) fn refused(refusal: &Refusal) -> Status {
         Refusal::Unsatisfiable { .. } | Refusal::CannotHold { .. } | Refusal::ReasonMissing => {
             Status::invalid_argument(words)
         }
-        Refusal::NodeNotSilent(_) | Refusal::NodeInUse(_) | Refusal::PolicyMoved { .. } => {
-            Status::failed_precondition(words)
-        }
+        Refusal::NodeNotSilent(_)
+        | Refusal::NodeInUse(_)
+        | Refusal::PolicyMoved { .. }
+        | Refusal::NotRehearsed { .. } => Status::failed_precondition(words),
         Refusal::NoGpusYet => Status::unavailable(words),
         Refusal::QueueFull { .. } => Status::resource_exhausted(words),
     }

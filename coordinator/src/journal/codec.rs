@@ -11,6 +11,7 @@ use super::JournalError;
 mod event;
 pub(crate) mod parts;
 mod read;
+pub(in crate::journal) mod rehearsal;
 mod written;
 
 /// A record, read back.

@@ -15,7 +15,7 @@ use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, parsed, required};
 
 use super::JournalError;
-use super::codec::parts;
+use super::codec::{parts, rehearsal};
 use crate::translate;
 
 /// The books as of `stamp`.
@@ -29,6 +29,7 @@ pub fn encode(stamp: Stamp, books: &Books) -> Vec<u8> {
         last_job: books.last_job,
         last_node: books.last_node,
         gates: books.gates.iter().map(|(storage, gate)| gate_message(storage, gate)).collect(),
+        rehearsals: books.rehearsals.iter().map(|(of, one)| rehearsal::message(of, one)).collect(),
         removed: books.removed.iter().map(|(id, name)| removed_message(*id, name)).collect(),
         nodes: books.nodes.values().map(|node| node_message(node)).collect(),
         jobs: books.jobs.values().map(|job| jobs::message(job)).collect(),
@@ -83,6 +84,10 @@ fn books(snapshot: wire::Snapshot) -> Result<Books, String> {
     for message in snapshot.gates {
         let (storage, gate) = gate(message).map_err(told)?;
         books.gates.insert(storage, gate);
+    }
+    for message in snapshot.rehearsals {
+        let (recipe, shown) = rehearsal::rehearsal(message).map_err(told)?;
+        books.rehearsals.keep(recipe, shown);
     }
     for message in snapshot.removed {
         let id = parsed(&message.node, "RemovedNode.node").map_err(told)?;

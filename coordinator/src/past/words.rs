@@ -22,6 +22,7 @@ pub(crate) fn save_reason(books: &Books, why: SaveReason) -> String {
             format!("{by}{} has its GPUs: {grounds}", user.unwrap_or_default())
         }
         SaveReason::Drained { node } => format!("{} takes no work", node_name(books, node)),
+        SaveReason::Rehearsed => "it is rehearsed".to_owned(),
     }
 }
 
@@ -81,6 +82,7 @@ fn of_job(decision: &Decision) -> Option<(JobId, String)> {
     Some(match decision {
         Decision::JobAccepted { job, user, .. } => (*job, format!("submitted by {user}")),
         Decision::JobCancelled { job, by } => (*job, format!("cancelled by {by}")),
+        Decision::RehearsalJudged { shown, .. } => (shown.job, format!("rehearsal: {shown}")),
         Decision::JobRequeued { job, not_before, own_failure, .. } => {
             let why = if *own_failure { "after a failure of its own" } else { "in its place" };
             (*job, format!("in the queue again {why}, not before {}", rfc3339_ms(*not_before)))

@@ -88,6 +88,8 @@ fn about(decision: &Decision) -> String {
         job.to_string()
     } else if let Decision::JobEnded { job, outcome } = decision {
         format!("{job} ({outcome:?})")
+    } else if let Decision::RehearsalJudged { shown, .. } = decision {
+        format!("{} ({:?})", shown.job, shown.verdict())
     } else if let Decision::NodeAdmitted { name, .. } = decision {
         name.to_string()
     } else if let Decision::EpochBegan(epoch) = decision {

@@ -64,6 +64,7 @@ fn sharing_message(sharing: &Sharing) -> wire::Sharing {
         pass_every_ms: sharing.pass_every.0,
         gate_width: sharing.gate_width,
         no_progress_limit: sharing.no_progress_limit,
+        require_rehearsal: sharing.require_rehearsal.map(|gpus| gpus.0),
         gpu_types: sharing.gpu_types.iter().map(rule).collect(),
     }
 }
@@ -100,6 +101,7 @@ fn sharing(message: wire::Sharing) -> Result<Sharing, WireError> {
         pass_every: Span(message.pass_every_ms),
         gate_width: message.gate_width,
         no_progress_limit: message.no_progress_limit,
+        require_rehearsal: message.require_rehearsal.map(GpuCount),
         gpu_types: message.gpu_types.into_iter().map(rule).collect::<Result<_, _>>()?,
     })
 }

@@ -109,6 +109,9 @@ pub(crate) struct RunArgs {
     /// For tests: take no notice of SIGTERM
     #[arg(long)]
     pub(crate) ignore_term: bool,
+    /// For tests: look for checkpoints where this attempt writes its own, and so find none
+    #[arg(long)]
+    pub(crate) begin_anew: bool,
     /// For tests: take no notice of being asked to save, in whichever way
     #[arg(long)]
     pub(crate) ignore_save: bool,

@@ -99,6 +99,10 @@ fn way_out(wish: Wish) -> Option<(Outcome, &'static str)> {
 fn open_store(args: &RunArgs, place: &Place) -> Result<Option<Store>> {
     let directory = args.checkpoint_dir.as_deref().or(place.checkpoint_dir.as_deref());
     match directory {
+        Some(directory) if place.rank == 0 && args.begin_anew => {
+            let attempt = place.attempt.unwrap_or_default();
+            Store::open(&directory.join(format!("attempt-{attempt}"))).map(Some)
+        }
         Some(directory) if place.rank == 0 => Store::open(directory).map(Some),
         Some(_) | None => Ok(None),
     }

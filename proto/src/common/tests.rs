@@ -1,4 +1,4 @@
-use tidegate_model::{CheckpointOffer, SaveSignal, SaveTarget, SubmitKey};
+use tidegate_model::{AskAfter, AsksWithin, CheckpointOffer, SaveSignal, SaveTarget, SubmitKey};
 
 use super::*;
 
@@ -26,9 +26,10 @@ fn spec() -> JobSpec {
             target: SaveTarget::Rank0,
             grace: Span::minutes(5),
             bytes: Some(Bytes(1 << 40)),
-            asks_within: Some(Span::seconds(20)),
+            asks_within: AsksWithin::of(Span::seconds(20)),
             storage: "scratch".parse().unwrap(),
             saved_codes: vec![0, 85],
+            rehearsal: None,
         }),
         after: vec![Dependency { job: "job-3".parse().unwrap(), success: true }],
         notify_url: Some("https://hooks.example.com/a".into()),
@@ -48,6 +49,10 @@ fn check_refused(change: impl FnOnce(&mut v1::JobSpec), expected: &str) {
 #[test]
 fn a_job_reads_back_what_it_wrote() {
     assert_eq!(JobSpec::try_from(v1::JobSpec::from(spec())), Ok(spec()));
+    let mut rehearsal = JobSpec { pty: false, array: None, ..spec() };
+    rehearsal.checkpoint.as_mut().unwrap().rehearsal = AskAfter::of(Span::minutes(2));
+    assert_eq!(rehearsal.rehearsal(), Some(Span::minutes(2)));
+    assert_eq!(JobSpec::try_from(v1::JobSpec::from(rehearsal.clone())), Ok(rehearsal));
 }
 
 #[test]
@@ -89,6 +94,14 @@ fn a_job_with_an_unknown_choice_is_refused_by_name() {
          INT is accepted",
     );
     check_refused(|job| offer(job).target = 0, "CheckpointOffer.target is missing");
+    check_refused(
+        |job| offer(job).ask_after_ms = Some(0),
+        "CheckpointOffer.ask_after_ms: 0 given; 1s to 1h is accepted",
+    );
+    check_refused(
+        |job| offer(job).ask_after_ms = Some(1000),
+        "rehearsal: a job without a terminal, of no array, is accepted",
+    );
     check_refused(
         |job| offer(job).saved_codes = vec![256],
         "CheckpointOffer.saved_codes: 256 is out of range",

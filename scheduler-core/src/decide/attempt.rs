@@ -6,11 +6,13 @@ use tidegate_model::{AttemptId, NodeId, SaveDelivery, Span, TaskExit, Timestamp}
 
 use crate::books::{Attempt, Books, Job, JobState, Node};
 use crate::decide::leave::grace_ends;
+use crate::decide::rehearsal;
 use crate::decide::spots::{save_grace, start_limit};
 use crate::decision::{
     Decision, Excuse, Excused, JobOutcome, Outcome, ParkReason, Standing, StopReason,
 };
 use crate::observations::{NodeState, Observations};
+use crate::rehearsal::Verdict;
 
 /// The next decision about the attempt or its job, if one is due.
 pub(crate) fn next(
@@ -92,6 +94,9 @@ impl View<'_> {
             attempt.tasks.iter().any(|task| books.nodes.get(&task.place.node).is_some_and(shut));
         if self.job.cancelled.is_some() {
             return Some(StopReason::Cancelled);
+        }
+        if self.job.judged.is_some() {
+            return Some(StopReason::Rehearsed);
         }
         if let Some(save) = attempt.save {
             let over = grace_ends(books, self.job, attempt).is_some_and(|at| at <= self.now);
@@ -215,6 +220,9 @@ impl View<'_> {
             None => return None,
         };
         let end = |outcome| Some(Decision::JobEnded { job: job.id, outcome });
+        if job.spec.rehearsal().is_some() && job.cancelled.is_none() {
+            return self.next_of_rehearsal(outcome);
+        }
         let own_failure = match outcome {
             Outcome::Done => return end(JobOutcome::Done),
             Outcome::Failed => true,
@@ -233,6 +241,21 @@ impl View<'_> {
             return Some(Decision::JobParked { job: job.id, why });
         }
         Some(self.requeued(outcome, own_failure, stalled))
+    }
+
+    /// A rehearsal ends when it is judged; until then it is started again.
+    fn next_of_rehearsal(&self, outcome: Outcome) -> Option<Decision> {
+        let Self { seen, now, job, attempt, .. } = *self;
+        if let Some(verdict) = job.judged {
+            let outcome = match verdict {
+                Verdict::Passed => JobOutcome::Done,
+                Verdict::Failed => JobOutcome::Failed,
+            };
+            // Nothing of it may be left behind a silent node and called ended.
+            return (!attempt.is_live()).then_some(Decision::JobEnded { job: job.id, outcome });
+        }
+        let judged = rehearsal::judged(seen, now, (job, attempt), outcome);
+        Some(judged.unwrap_or_else(|| self.requeued(outcome, false, job.stalled)))
     }
 
     fn requeued(&self, outcome: Outcome, own_failure: bool, stalled: u32) -> Decision {

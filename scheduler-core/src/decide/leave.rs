@@ -47,7 +47,7 @@ impl SaveReason {
     fn heir(self) -> Option<AttemptId> {
         match self {
             Self::Displaced { by, .. } => Some(by),
-            Self::Drained { .. } => None,
+            Self::Drained { .. } | Self::Rehearsed => None,
         }
     }
 }
@@ -77,6 +77,7 @@ fn withdrawn(books: &Books, asked: &[Asked<'_>]) -> Option<Decision> {
         SaveReason::Drained { node } => {
             books.nodes.get(&node).is_some_and(|node| node.drain.is_some())
         }
+        SaveReason::Rehearsed => true,
     };
     let mut unsaid = asked.iter().filter(|one| one.is_unsaid());
     unsaid.find(|one| !needed(one)).map(|one| Decision::SaveWithdrawn(one.id))

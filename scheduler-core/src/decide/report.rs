@@ -3,7 +3,7 @@
 use tidegate_model::{Commit, NodeFacts, NodeId, TaskExit, TaskId, TaskSeen};
 
 use crate::core::Turn;
-use crate::decide::{cluster, saving};
+use crate::decide::{cluster, rehearsal, saving};
 use crate::decision::Decision;
 use crate::event::Event;
 use crate::evolve::Broken;
@@ -53,11 +53,17 @@ fn commit(turn: &mut Turn<'_>, id: TaskId, said: &Commit) -> Result<(), Broken> 
     let Some(job) = books.jobs.get(&id.attempt.job) else { return Ok(()) };
     let newer = job.commit().is_none_or(|last| last.step < said.step);
     let open = job.attempt(id.attempt.number).is_some_and(|attempt| !attempt.commits_closed);
-    if !newer || !open {
-        return Ok(());
+    // What does not count tells of a rehearsal that it began again.
+    let judged = rehearsal::resumed(job, id.attempt, said.step, turn.now());
+    if newer && open {
+        let commit = Box::new(said.clone());
+        turn.take(Decision::CheckpointCommitted { attempt: id.attempt, commit })?;
     }
-    let commit = Box::new(said.clone());
-    turn.take(Decision::CheckpointCommitted { attempt: id.attempt, commit })
+    if let Some(judged) = judged {
+        turn.take(judged)?;
+        turn.touch(id.attempt);
+    }
+    Ok(())
 }
 
 /// After the node's own words about its tasks: a record of an end that outlived a reboot counts.

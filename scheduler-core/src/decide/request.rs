@@ -7,6 +7,7 @@ use crate::books::{Books, Job, JobState};
 use crate::core::Turn;
 use crate::decide::account;
 use crate::decide::gang::{self, Ask, ShapeError};
+use crate::decide::rehearsal;
 use crate::decision::{Decision, JobOutcome, ParkReason, Refusal};
 use crate::event::JobRequest;
 use crate::evolve::Broken;
@@ -69,7 +70,7 @@ pub(crate) fn acceptable(books: &Books, user: UserId, spec: &JobSpec) -> Result<
         let why = format!("min_runtime: {asked} asked for {gpus} GPUs; 0 to {most} is accepted");
         return Err(Refusal::Unsatisfiable { why });
     }
-    Ok(())
+    rehearsal::required(books, spec)
 }
 
 /// What people ask about waiting jobs.

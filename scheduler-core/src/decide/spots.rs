@@ -251,7 +251,8 @@ pub(crate) fn save_grace(books: &Books, job: &Job, attempt: &Attempt) -> Span {
     let free_grace = books.policy.sharing.free_grace;
     match &job.spec.checkpoint {
         None => Span::ZERO,
-        Some(offer) if attempt.was_protected() => offer.grace,
+        // A rehearsal is to show what its grace is enough for.
+        Some(offer) if attempt.was_protected() || job.spec.rehearsal().is_some() => offer.grace,
         Some(offer) => offer.grace.min(free_grace),
     }
 }

@@ -30,6 +30,11 @@ pub enum Refusal {
         /// With the figures, and what would be accepted.
         why: String,
     },
+    /// Protected jobs of so many GPUs must have passed a rehearsal.
+    NotRehearsed {
+        /// What of it is known, and what would help.
+        why: String,
+    },
     /// No node has reported GPUs yet; asking again later may succeed.
     NoGpusYet,
     /// The queue is full; asking again later may succeed.
@@ -94,7 +99,7 @@ impl fmt::Display for Refusal {
             Self::KeyReused { job } => {
                 write!(out, "the submit key was used for {job} with another spec; use a new key")
             }
-            Self::Unsatisfiable { why } => out.write_str(why),
+            Self::Unsatisfiable { why } | Self::NotRehearsed { why } => out.write_str(why),
             Self::NoGpusYet => {
                 out.write_str("no node has reported GPUs yet; try again when one has")
             }

@@ -85,6 +85,8 @@ pub enum SaveReason {
         /// Which.
         node: NodeId,
     },
+    /// Its job is a rehearsal: it is to be seen whether it saves, leaves and goes on.
+    Rehearsed,
 }
 
 /// The right by which an attempt was displaced, with its numbers at that instant.
@@ -227,6 +229,8 @@ pub enum StopReason {
     GraceOver,
     /// The GPUs it waited for are not to be had any more.
     PlanFailed,
+    /// Its job is a rehearsal, and has shown what it could.
+    Rehearsed,
 }
 
 impl fmt::Display for StopReason {
@@ -238,6 +242,7 @@ impl fmt::Display for StopReason {
             Self::CannotSave => "it is to leave, and has no way to save",
             Self::GraceOver => "it was asked to save, and its grace is over",
             Self::PlanFailed => "the GPUs it waited for are not to be had",
+            Self::Rehearsed => "its rehearsal is over",
         })
     }
 }

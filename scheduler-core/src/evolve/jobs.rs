@@ -54,6 +54,16 @@ impl Books {
             }
             Decision::JobEnded { job, outcome } => self.end_job(stamp, *job, *outcome),
             Decision::JobForgotten(job) => self.forget(*job),
+            Decision::RehearsalJudged { recipe, shown } => {
+                self.change_job(shown.job, |entry| {
+                    ensure(entry.is_alive(), "an ended rehearsal is not judged")?;
+                    ensure(entry.judged.is_none(), "a rehearsal is judged once")?;
+                    entry.judged = Some(shown.verdict());
+                    Ok(())
+                })?;
+                self.rehearsals.keep(*recipe, (**shown).clone());
+                Ok(())
+            }
             Decision::JobParked { job, why } => self.change_job(*job, |entry| {
                 ensure(entry.is_alive(), "an ended job is not parked")?;
                 entry.parked = Some(*why);
@@ -222,6 +232,7 @@ impl Job {
             waits_for: std::collections::BTreeSet::new(),
             carried: None::<Span>,
             commits: None,
+            judged: None,
             state: JobState::Pending { not_before: at },
             attempts: Vec::new(),
         }

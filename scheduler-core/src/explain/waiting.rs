@@ -327,6 +327,7 @@ pub(super) fn saving(books: &Books, attempt: &Attempt, now: Timestamp) -> String
             let name = books.node_name(node).map(ToString::to_string);
             format!("{} takes no work", name.unwrap_or_else(|| node.to_string()))
         }
+        SaveReason::Rehearsed => "it is rehearsed".to_owned(),
     };
     let record = save.decision;
     match leaves_by(books, attempt) {

@@ -14,6 +14,7 @@ fn offer(grace: Span) -> CheckpointOffer {
         bytes: None,
         storage: "shared".parse().unwrap(),
         saved_codes: vec![],
+        rehearsal: None,
     }
 }
 

@@ -24,6 +24,7 @@ fn lab(jobs: u32, rule: GateRule) -> (Lab, Vec<JobId>) {
         bytes: Some(Bytes(GB)),
         storage: "shared".parse().unwrap(),
         saved_codes: vec![85],
+        rehearsal: None,
     };
     let jobs = (0..jobs).map(|_| {
         let spec = JobSpec { checkpoint: Some(offer.clone()), ..lab.spec(8) };

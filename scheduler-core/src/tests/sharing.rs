@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tidegate_model::{
-    CheckpointOffer, GpuCount, JobId, JobSpec, NodeId, Order, SaveTarget, Span, TaskExit, TaskId,
-    TaskSeen, UserId,
+    AskAfter, CheckpointOffer, GpuCount, JobId, JobSpec, NodeId, Order, SaveTarget, Span, TaskExit,
+    TaskId, TaskSeen, UserId,
 };
 
 use super::lab::{Lab, ended};
@@ -90,6 +90,7 @@ fn offer() -> CheckpointOffer {
         bytes: None,
         storage: "shared".parse().unwrap(),
         saved_codes: vec![85],
+        rehearsal: None,
     }
 }
 
@@ -108,7 +109,10 @@ fn spec_of(lab: &Lab, names: &Names, step: &Step) -> Option<JobSpec> {
         account: account(names, a).parse().unwrap(),
         min_runtime,
         gpus: GpuCount(gpus),
-        checkpoint: saves.then(offer),
+        checkpoint: saves.then(|| CheckpointOffer {
+            rehearsal: AskAfter::of(Span::minutes(10)).filter(|_| hours % 12 > 6),
+            ..offer()
+        }),
         own_order: order.into(),
         max_restarts: 2,
         ..lab.spec(gpus)
@@ -201,7 +205,8 @@ fn obey(lab: &mut Lab, node: u32, task: u8, how: u8) {
 }
 
 fn save(lab: &mut Lab, id: TaskId, how: u8) -> TaskSeen {
-    let step = lab.now().0;
+    // A rehearsal may begin again; of others that counts for nothing.
+    let step = if how % 10 == 4 { 1 } else { lab.now().0 };
     match how % 5 {
         0 => TaskSeen::Running,
         1 => ended(TaskExit::Exited(0)),

@@ -98,6 +98,12 @@ pub(super) fn set_policy(policy: &mut Policy, key: &str, value: &str) -> Result<
         sharing.small.gpus = GpuCount(value.parse().map_err(|_not_one| "a number".to_owned())?);
         return Ok(());
     }
+    if key == "require_rehearsal" {
+        let gpus = if value == "off" { None } else { Some(value.parse()) };
+        let gpus = gpus.transpose().map_err(|_not_one| "a number, or off".to_owned())?;
+        sharing.require_rehearsal = gpus.map(GpuCount);
+        return Ok(());
+    }
     if key == "small_floor" {
         sharing.small_floor = amount(value).ok_or("small_floor is as 64GPUh")?;
         return Ok(());

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use tidegate_model::{AttemptId, GpuCount, JobId, NodeId, Timestamp};
 
 use scheduler_core::{
-    Books, Decision, Excuse, Grounds, JobOutcome, Outcome, ParkReason, Place, SaveReason, Standing,
+    Books, Decision, Excuse, Grounds, JobOutcome, Outcome, ParkReason, Place, Rehearsal,
+    SaveReason, Standing,
 };
 
 use super::values::{amount_text, instant_text};
@@ -147,6 +148,7 @@ impl Words {
                 };
                 format!("{} is {how}", self.name(*job))
             }
+            Decision::RehearsalJudged { shown, .. } => self.judged(shown),
             Decision::JobParked { job, why } => {
                 let why = match why {
                     ParkReason::Asked { by } => format!("{by} said so"),
@@ -187,12 +189,19 @@ impl Words {
         self.say(at, text);
     }
 
+    fn judged(&self, shown: &Rehearsal) -> String {
+        let text = shown.to_string();
+        let text = text.strip_prefix(&shown.job.to_string()).unwrap_or(&text);
+        format!("{}{text}", self.name(shown.job))
+    }
+
     fn save_reason(&self, books: &Books, why: SaveReason) -> String {
         match why {
             SaveReason::Displaced { by, grounds } => {
                 format!("{} ({}){}", grounds.rule, self.attempt(by), figures(grounds))
             }
             SaveReason::Drained { node } => format!("{} takes no work", node_name(books, node)),
+            SaveReason::Rehearsed => "it is rehearsed".to_owned(),
         }
     }
 }

@@ -269,6 +269,7 @@ impl World {
             bytes: None,
             storage: storage.parse().unwrap_or_else(|_| unreachable!("a valid name")),
             saved_codes: vec![SAVED],
+            rehearsal: None,
         })
     }
 }
@@ -289,6 +290,7 @@ pub(super) fn gives_up(refusal: &scheduler_core::Refusal) -> bool {
         | Refusal::RoleMissing { .. }
         | Refusal::CannotHold { .. }
         | Refusal::PolicyMoved { .. }
+        | Refusal::NotRehearsed { .. }
         | Refusal::ReasonMissing
         | Refusal::NodeNotSilent(_)
         | Refusal::NodeInUse(_) => true,

@@ -192,10 +192,11 @@ impl Seen {
         why: SaveReason,
     ) -> Result<(), String> {
         let victim = self.books.attempt(id).ok_or_else(|| format!("{id} is not known"))?;
-        if victim.standing == Standing::Protected {
+        let rehearsed = why == SaveReason::Rehearsed;
+        if victim.standing == Standing::Protected && !rehearsed {
             return Err(format!("{id} is protected, and is asked to save"));
         }
-        if !victim.is_displaceable() {
+        if !victim.is_displaceable() && !rehearsed {
             return Err(format!("{id} is on its way out, and is asked to save"));
         }
         match why {
@@ -223,6 +224,12 @@ impl Seen {
                 }
                 self.meet("SaveOrdered to a drained attempt");
             }
+            SaveReason::Rehearsed => {
+                let job = self.books.jobs.get(&id.job);
+                if job.is_none_or(|job| job.spec.rehearsal().is_none() || job.judged.is_some()) {
+                    return Err(format!("{id} is no rehearsal, and is asked to save for one"));
+                }
+            }
         }
         Ok(())
     }
@@ -235,6 +242,9 @@ impl Seen {
             | StopReason::GangBroken
             | StopReason::StartTimeout
             | StopReason::PlanFailed => true,
+            StopReason::Rehearsed => {
+                self.books.jobs.get(&id.job).is_some_and(|job| job.judged.is_some())
+            }
             StopReason::CannotSave | StopReason::GraceOver => {
                 attempt.standing != Standing::Protected
             }

@@ -15,8 +15,8 @@ use simulator::storm::{Arm, Figures, MIX, Storm, Victims};
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Journal, codec};
 use tidegate_model::{
-    AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, GpuCount, JobSpec, MAX_GRACE,
-    SaveSignal, SaveTarget, Span, TaskLayout, Timestamp, WhileWaiting,
+    AsksWithin, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, GpuCount, JobSpec,
+    MAX_GRACE, SaveSignal, SaveTarget, Span, TaskLayout, Timestamp, WhileWaiting,
 };
 use tidegate_proto::v1;
 
@@ -250,13 +250,14 @@ impl Play {
             gpus_per_node: Some(GpuCount(gpus)),
             checkpoint_dir: Some(directory.display().to_string().into()),
             checkpoint: Some(CheckpointOffer {
-                asks_within: (arm == Arm::Permits).then_some(ASKS_WITHIN),
+                asks_within: AsksWithin::of(ASKS_WITHIN).filter(|_| arm == Arm::Permits),
                 signal: Some(SaveSignal::Usr1),
                 target: SaveTarget::Ranks,
                 grace: MAX_GRACE,
                 bytes: Some(bytes),
                 storage: STORAGE.parse().unwrap_or_else(|_| unreachable!("a valid name")),
                 saved_codes: vec![85],
+                rehearsal: None,
             }),
             ..trainer
         }

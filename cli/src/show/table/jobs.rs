@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_model::Timestamp;
+use tidegate_model::{Span, Timestamp};
 
 use super::{Column, LEFT, RIGHT, below, pairs, table};
 use crate::amount::GpuTime;
@@ -127,6 +127,8 @@ fn asked(spec: &Spec) -> Vec<(&'static str, String)> {
     }
     facts.push(("grace", spec.grace.to_string()));
     facts.extend(spec.checkpoint.as_ref().map(|offer| ("saves", saves(offer))));
+    let ask_after = spec.checkpoint.as_ref().and_then(|offer| offer.ask_after_ms);
+    facts.extend(ask_after.map(|ms| ("rehearsal", format!("asked to save after {}", Span(ms)))));
     facts.push(("restarts", format!("at most {}", spec.max_restarts)));
     facts.push(("command", argv(&spec.command)));
     facts.push(("directory", spec.working_dir.clone()));
@@ -164,6 +166,7 @@ fn happens(job: &Job, now: Timestamp) -> Vec<(&'static str, String)> {
         None if job.elder_allowed => facts.push(("elder", "allowed".to_owned())),
         None => {}
     }
+    facts.extend(job.rehearsal.as_ref().map(|shown| ("has shown", shown.told.clone())));
     facts.extend(job.idle_since_ms.map(|since| ("idle", format!("for {}", age(since, now)))));
     facts.extend(job.commit.as_ref().map(|newest| ("saved", committed(newest, now))));
     let running = job.newest().filter(|attempt| !attempt.state.is_ended());

@@ -1,65 +1,88 @@
-//! What would happen to a job, for several min runtimes.
+//! What a rehearsal has shown.
 
-use tidegate_model::Timestamp;
-
-use super::{Column, LEFT, RIGHT, table};
-use crate::show::text::plain;
-use crate::show::time::away;
+use super::pairs;
+use crate::show::text::{about, counted};
+use crate::show::time::rounded;
+use crate::view::job::Commit;
 use crate::view::rehearsal::Rehearsal;
 
-/// Marks the min runtime that the job asks.
-const OWN: &str = "*";
-
-/// A row for each min runtime, and below it why it is so for the job's own.
-pub(crate) fn rehearsals(runs: &[Rehearsal], now: Timestamp) -> String {
-    const COLUMNS: [Column; 5] = [
-        ("MIN-RUNTIME", RIGHT),
-        ("STARTS", LEFT),
-        ("PLEDGES", RIGHT),
-        ("SMALL", LEFT),
-        ("ELDER", LEFT),
-    ];
-    let row = |run: &Rehearsal| {
-        let elder = run.elder_at_ms.map_or_else(|| "never".to_owned(), |at| away(at, now));
-        let elder = if run.refused.is_some() { "-".to_owned() } else { elder };
-        [
-            format!("{}{}", if run.own { OWN } else { "" }, run.min_runtime),
-            starts(run, now),
-            format!("{} GPU-h", run.pledge_gpu_us),
-            if run.small { "yes" } else { "no" }.to_owned(),
-            elder,
-        ]
-    };
-    let mut text = table(&COLUMNS, runs.iter().map(row));
-    for run in runs.iter().filter(|run| run.own && run.refused.is_none()) {
-        text.push_str(&format!("\n\n{}: {}", run.min_runtime, plain(&run.reason)));
-        for line in &run.lines {
-            text.push_str(&format!("\n  {}", plain(line)));
-        }
+/// What was seen, in the order in which it came, and the verdict.
+pub(crate) fn rehearsal(shown: &Rehearsal, newest: Option<&Commit>) -> String {
+    let (gpus, nodes) = (counted(shown.gpus, "GPU"), counted(shown.nodes, "node"));
+    let mut facts =
+        vec![("rehearsal", shown.job.clone()), ("ran on", format!("{gpus} of {nodes}"))];
+    match &shown.save {
+        Some(save) => facts.extend([
+            ("told", format!("{} after the request", rounded(save.waited))),
+            (
+                "committed",
+                format!("step {}, {}, in {}", save.step, about(save.bytes), rounded(save.took)),
+            ),
+            ("had left", format!("after {}", rounded(save.left))),
+        ]),
+        None => facts.push(("committed", "nothing when it was asked".to_owned())),
     }
-    text
+    if let Some(step) = shown.resumed_step {
+        facts.push(("went on", format!("at step {step}, its first commit after the new start")));
+    }
+    // Nobody else removes it.
+    facts.extend(newest.map(|commit| ("left behind", commit.path.clone())));
+    let verdict = shown.why.as_ref().map(|why| format!("failed: {why}"));
+    facts.push(("verdict", verdict.unwrap_or_else(|| "passed".to_owned())));
+    pairs(facts)
 }
 
-/// When, and how it would stand, in a few words.
-fn starts(run: &Rehearsal, now: Timestamp) -> String {
-    if let Some(why) = &run.refused {
-        return format!("refused: {why}");
+#[cfg(test)]
+mod tests {
+    use tidegate_proto::v1;
+
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut v1::RehearsalView), expected: &str) {
+        let save = v1::RehearsedSaveView {
+            step: 120,
+            bytes: 71_303_168,
+            waited_ms: 0,
+            took_ms: 12_345,
+            left_ms: 14_000,
+        };
+        let mut wire = v1::RehearsalView {
+            job: "job-7".into(),
+            at_ms: 1,
+            gpus: 16,
+            nodes: 2,
+            passed: true,
+            why: String::new(),
+            told: String::new(),
+            save: Some(save),
+            resumed_step: Some(121),
+        };
+        change(&mut wire);
+        assert_eq!(rehearsal(&wire.into(), None), expected);
     }
-    let line = run.lines.first().cloned().unwrap_or_default();
-    match (run.starts, run.at_ms) {
-        (Some(standing), at) => {
-            let at = at.map_or_else(|| "now".to_owned(), |at| away(at, now));
-            format!("{at}, {}", standing.word().to_lowercase())
-        }
-        (None, _) if run.is_beyond_budget() => "never: this account can never fund it".to_owned(),
-        (None, _) if run.reason == "Unsatisfiable" => format!("never: {line}"),
-        (None, Some(at)) => format!("{}, expected", away(at, now)),
-        (None, None) if run.reason == "AwaitingBudget" => {
-            let refills = run.numbers.get("refills_at_ms");
-            let about = |ms: &u64| format!("about {}", away(Timestamp(*ms), now));
-            let refills = refills.map_or_else(|| "more than a week".to_owned(), about);
-            format!("waits for budget, {refills}")
-        }
-        (None, None) => format!("waits: {line}"),
+
+    #[test]
+    fn what_was_seen_is_told_in_its_order_with_the_verdict_last() {
+        check(
+            |_| (),
+            "rehearsal  job-7\n\
+             ran on     16 GPUs of 2 nodes\n\
+             told       0 after the request\n\
+             committed  step 120, 68.0MiB, in 12s\n\
+             had left   after 14s\n\
+             went on    at step 121, its first commit after the new start\n\
+             verdict    passed",
+        );
+        check(
+            |wire| {
+                (wire.save, wire.resumed_step, wire.passed) = (None, None, false);
+                (wire.gpus, wire.nodes) = (1, 1);
+                wire.why = "its ranks ignore the signal".into();
+            },
+            "rehearsal  job-7\n\
+             ran on     1 GPU of 1 node\n\
+             committed  nothing when it was asked\n\
+             verdict    failed: its ranks ignore the signal",
+        );
     }
 }

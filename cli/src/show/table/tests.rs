@@ -176,6 +176,7 @@ fn busy() -> v1::JobView {
         grace_ms: 600_000,
         bytes: Some(1 << 40),
         storage: "shared".into(),
+        ask_after_ms: None,
         saved_codes: vec![85],
         asks_within_ms: None,
     });

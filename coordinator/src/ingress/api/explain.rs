@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use scheduler_core::{Books, Explanation};
 use tidegate_model::{JobId, Timestamp};
 use tidegate_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -55,13 +56,7 @@ impl Api {
         find(&view, id)?;
         let explained = view.core.explain(view.at, id);
         let explained = explained.ok_or_else(|| Status::internal("a known job has a reason"))?;
-        Ok(v1::ExplainReply {
-            job: id.to_string(),
-            reason: messages::reason(explained.reason).to_owned(),
-            numbers: messages::numbers(&explained),
-            lines: explained.lines,
-            ..v1::ExplainReply::default()
-        })
+        Ok(told(view.core.books(), id, explained))
     }
 
     /// Everybody may ask why a job is where it is, and so everybody may of what was.
@@ -113,15 +108,30 @@ fn explained_by(
         told: one.told,
     });
     Ok(v1::ExplainReply {
-        job: id.to_string(),
-        reason: messages::reason(explained.reason).to_owned(),
-        numbers: messages::numbers(&explained),
-        lines: explained.lines,
         at_ms: Some(at.0),
         assumed: past.assumed,
         decided: decided.collect(),
         since_ms: past.since.0,
+        ..told(past.core.books(), id, explained)
     })
+}
+
+/// The reason, and what rehearsals have shown of a job that is to save when it is asked.
+fn told(books: &Books, id: JobId, explained: Explanation) -> v1::ExplainReply {
+    let mut reply = v1::ExplainReply {
+        job: id.to_string(),
+        reason: messages::reason(explained.reason).to_owned(),
+        numbers: messages::numbers(&explained),
+        lines: explained.lines,
+        ..v1::ExplainReply::default()
+    };
+    let rehearsed =
+        books.jobs.get(&id).and_then(|job| messages::rehearsals::explained(books, &job.spec));
+    if let Some((line, numbers)) = rehearsed {
+        reply.lines.push(line);
+        reply.numbers.extend(numbers);
+    }
+    reply
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use scheduler_core::{
     Author, Excuse, Excused, Grounds, JobOutcome, MoveCause, Outcome, ParkReason, PermitOf, Place,
-    Right, SaveReason, SaveStep, StopReason, Terms, Weight,
+    RehearsalFault, Right, SaveReason, SaveStep, StopReason, Terms, Weight,
 };
 use tidegate_model::{GpuCount, NodeId, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1 as wire;
@@ -109,7 +109,7 @@ pub(in crate::journal) fn save_step(value: i32) -> Result<SaveStep, WireError> {
 }
 
 pub(in crate::journal) fn save_reason_message(why: SaveReason) -> wire::SaveReason {
-    use wire::save_reason::{Displaced, Drained, Why};
+    use wire::save_reason::{Displaced, Drained, Rehearsed, Why};
     let why = match why {
         SaveReason::Displaced { by, grounds } => Why::Displaced(Displaced {
             by: by.to_string(),
@@ -120,6 +120,7 @@ pub(in crate::journal) fn save_reason_message(why: SaveReason) -> wire::SaveReas
             victim_budget: amount_bytes(grounds.victim.1.0),
         }),
         SaveReason::Drained { node } => Why::Drained(Drained { node: node.to_string() }),
+        SaveReason::Rehearsed => Why::Rehearsed(Rehearsed {}),
     };
     wire::SaveReason { why: Some(why) }
 }
@@ -144,6 +145,7 @@ pub(in crate::journal) fn save_reason(
             },
         },
         Why::Drained(m) => SaveReason::Drained { node: parsed(&m.node, "Drained.node")? },
+        Why::Rehearsed(_) => SaveReason::Rehearsed,
     })
 }
 
@@ -199,7 +201,8 @@ journal_enum!(
     StartTimeout,
     CannotSave,
     GraceOver,
-    PlanFailed
+    PlanFailed,
+    Rehearsed
 );
 journal_enum!(
     outcome_number,
@@ -214,6 +217,21 @@ journal_enum!(
     Unknown
 );
 journal_enum!(job_outcome_number, job_outcome, JobOutcome, "JobOutcome", Done, Failed, Cancelled);
+journal_enum!(
+    fault_number,
+    fault,
+    RehearsalFault,
+    "Rehearsal.fault",
+    EndedEarly,
+    Ignored,
+    Unheard,
+    Unsaved,
+    LeftUnsaved,
+    Stayed,
+    TooEarly,
+    BeganAgain,
+    Unsettled
+);
 journal_enum!(excuse_number, excuse, Excuse, "Excuse", Saved, Fault);
 journal_enum!(
     move_cause_number,

@@ -5,7 +5,7 @@ use tidegate_model::{Bandwidth, Bytes, Epoch, JobId, Span, Timestamp, UserId};
 use tidegate_proto::journal::v1::decision::Decision as Kind;
 use tidegate_proto::{WireError, narrowed, optional, parsed, required};
 
-use super::parts;
+use super::{parts, rehearsal};
 use crate::translate;
 
 /// The decision of a record made at `at`, which stands in for instants that older releases did not
@@ -212,6 +212,11 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
             role: translate::role(m.role)?,
             by: UserId(m.by),
         },
+        Kind::RehearsalJudged(m) => {
+            let shown = required(m.shown, "RehearsalJudged.shown")?;
+            let (recipe, shown) = rehearsal::rehearsal(shown)?;
+            Decision::RehearsalJudged { recipe, shown: Box::new(shown) }
+        }
         Kind::LimitCrossed(m) => Decision::LimitCrossed {
             account: AccountId(m.account),
             at: Timestamp(m.at_ms),

@@ -6,7 +6,7 @@ use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::journal::v1::decision as message;
 use tidegate_proto::journal::v1::decision::Decision as Kind;
 
-use super::parts;
+use super::{parts, rehearsal};
 use crate::translate;
 
 /// The message of a decision; none for those that are not journaled.
@@ -264,6 +264,10 @@ fn kind(decision: &Decision) -> Option<Kind> {
         Decision::LimitCrossed { account, at, above } => {
             let (account, at_ms, above) = (account.0, at.0, *above);
             Kind::LimitCrossed(message::LimitCrossed { account, at_ms, above })
+        }
+        Decision::RehearsalJudged { recipe, shown } => {
+            let shown = Some(rehearsal::message(*recipe, shown));
+            Kind::RehearsalJudged(message::RehearsalJudged { shown })
         }
         Decision::Refused(_) | Decision::SubmitRepeated(_) => return None,
     })

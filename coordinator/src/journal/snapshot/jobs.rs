@@ -8,7 +8,7 @@ use tidegate_model::{AttemptId, Bandwidth, Bytes, DecisionSeq, Span, Timestamp, 
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, amount_bytes, narrowed, parsed, required};
 
-use crate::journal::codec::parts;
+use crate::journal::codec::{parts, rehearsal};
 use crate::translate;
 
 pub(super) fn message(job: &Job) -> wire::Job {
@@ -44,6 +44,7 @@ pub(super) fn message(job: &Job) -> wire::Job {
         commit: job.commit().map(committed_message),
         commits: commits.map(committed_message).collect(),
         older_commits: job.commits.as_ref().map_or(0, |commits| commits.older()),
+        judged: rehearsal::verdict_number(job.judged),
         state: Some(state),
     }
 }
@@ -90,6 +91,7 @@ pub(super) fn job(message: wire::Job) -> Result<Job, WireError> {
         waits_for: waits_for.collect::<Result<_, _>>()?,
         carried: message.carried_ms.map(Span),
         commits,
+        judged: rehearsal::verdict(message.judged)?,
         state,
         attempts: message.attempts.into_iter().map(attempt).collect::<Result<_, _>>()?,
     })

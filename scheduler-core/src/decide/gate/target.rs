@@ -168,7 +168,7 @@ impl Target {
 
 /// How long after it is told a job asks to write at the latest, if it says that it asks.
 pub(super) fn asks_within(job: &Job) -> Option<Span> {
-    job.spec.checkpoint.as_ref()?.asks_within
+    Some(job.spec.checkpoint.as_ref()?.asks_within?.span())
 }
 
 /// Most attempts that write to a target at a time.
@@ -209,6 +209,8 @@ fn urgency(books: &Books, attempt: &Attempt, class: Option<WriteClass>) -> Urgen
             Urgency::Preemption
         }
         (None, Some(WriteClass::Final)) => Urgency::Final,
+        // Nobody waits for what is only rehearsed.
+        (Some(SaveReason::Rehearsed), _) => Urgency::Periodic,
         (None, Some(WriteClass::Periodic | WriteClass::Restore) | None) => Urgency::Periodic,
     }
 }

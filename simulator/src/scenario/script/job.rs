@@ -1,7 +1,8 @@
 //! Reads what a job asks and how it behaves.
 
 use tidegate_model::{
-    ArrayPlace, CheckpointOffer, GpuCount, JobSpec, Span, SubmitKey, UserId, WhileWaiting,
+    ArrayPlace, AskAfter, AsksWithin, CheckpointOffer, GpuCount, JobSpec, Span, SubmitKey, UserId,
+    WhileWaiting,
 };
 
 use super::{expand, user};
@@ -43,6 +44,7 @@ impl JobForm {
             "no-checkpoint" => self.spec.checkpoint = None,
             "asks" => self.work.asks = true,
             "ignores-saves" => self.work.on_save = OnSave::Ignore,
+            "forgets" => self.work.forgets = true,
             "leaves-unsaved" => self.work.on_save = OnSave::Leave,
             _ => return Err(format!("{name:?} is nothing that a job is")),
         }
@@ -105,7 +107,11 @@ impl JobForm {
             "grace" => self.offer(key)?.grace = value,
             "step" => {
                 self.work.asks_after = value;
-                self.offer(key)?.asks_within = Some(value);
+                self.offer(key)?.asks_within = AsksWithin::of(value);
+            }
+            "rehearse" => {
+                let after = AskAfter::of(value).ok_or("rehearse is followed by 1s to 1h")?;
+                self.offer(key)?.rehearsal = Some(after);
             }
             _ => return Err(format!("{key:?} is nothing that a job has")),
         }

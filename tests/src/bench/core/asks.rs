@@ -81,6 +81,7 @@ fn started(which: u32) -> Vec<Event> {
         bytes: None,
         storage: storage(),
         saved_codes: vec![85],
+        rehearsal: None,
     };
     let account = "default".parse().expect("a path");
     let spec = JobSpec { checkpoint: Some(offer), ..plain_job(account, GpuCount(8)) };

@@ -244,6 +244,7 @@ fn spec() -> JobSpec {
         bytes: None,
         storage: "shared".parse().expect("a name"),
         saved_codes: vec![85],
+        rehearsal: None,
     };
     JobSpec {
         name: "j".into(),

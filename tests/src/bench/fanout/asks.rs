@@ -72,6 +72,7 @@ async fn run_all(
         bytes: None,
         storage: STORAGE.parse().map_err(anyhow::Error::msg)?,
         saved_codes: Vec::new(),
+        rehearsal: None,
     };
     let gpus = GpuCount(GPUS_PER_NODE);
     let spec = JobSpec { gpus, checkpoint: Some(offer), ..cluster.job("asks", 1) };

@@ -95,6 +95,7 @@ impl Role {
             bytes: None,
             storage: "shared".parse()?,
             saved_codes: vec![85],
+            rehearsal: None,
         };
         Ok(JobSpec {
             account: self.account.parse()?,

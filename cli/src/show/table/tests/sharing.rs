@@ -4,9 +4,9 @@ use tidegate_model::Span;
 use tidegate_proto::{amount_bytes, v1};
 
 use super::{NOW, ago_ms, check, users};
-use crate::show::table::{accounts, budget, rehearsals, roles};
+use crate::show::table::{accounts, budget, dry_runs, roles};
 use crate::view::account::Accounts;
-use crate::view::rehearsal::Rehearsal;
+use crate::view::dry_run::DryRun;
 
 const DAY: u64 = 86_400;
 
@@ -207,9 +207,9 @@ fn a_dry_run_is_a_row_for_each_min_runtime_and_a_reason_for_the_jobs_own() {
         v1::DryRun { small: true, ..run(Span::minutes(30), "AwaitingTurn", "2 jobs before it") },
         run(Span::minutes(20), "Unsatisfiable", "no nodes have the form it asks"),
     ];
-    let read = |run| Rehearsal::read(run, Span::hours(1)).unwrap();
+    let read = |run| DryRun::read(run, Span::hours(1)).unwrap();
     check(
-        &rehearsals(&runs.map(read), NOW),
+        &dry_runs(&runs.map(read), NOW),
         "\
 MIN-RUNTIME  STARTS                                     PLEDGES  SMALL  ELDER
           0  now, free                                0.0 GPU-h  no     never
