@@ -9,6 +9,7 @@ use crate::rehearsal::Recipe;
 
 fn spec() -> JobSpec {
     let checkpoint = Some(CheckpointOffer {
+        asks_within: None,
         signal: Some(SaveSignal::Usr1),
         target: SaveTarget::Ranks,
         grace: Span::minutes(5),
