@@ -8,12 +8,13 @@ mod target;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{
-    Ask, AskSeen, AttemptId, Bandwidth, NodeId, Permit, Span, StorageName, TaskId, Timestamp,
-    WriteClass,
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, NodeId, Permit, Span, StorageName, TaskId,
+    Timestamp, WriteClass,
 };
 
 use self::target::{POOL_PART, Target, said_rate};
 use crate::books::{Attempt, Books, Job, PermitOf, Writing};
+use crate::decide::victims::expected_save;
 use crate::decision::Decision;
 use crate::gate::{Line, Slot, Step, Want, drift, has_room, length, order, schedule, step};
 use crate::observations::{NodeState, Noted, Observations, Told};
@@ -229,9 +230,22 @@ pub(crate) fn line(
     storage: &StorageName,
 ) -> (Vec<Want>, BTreeMap<AttemptId, Slot>) {
     let Some(target) = Target::whole(books, seen, now, storage) else { return Default::default() };
+    let (limits, capped) = (target.limits, target.capped);
     let wants = order(target.wants, now, MAX_WAIT);
-    let slots = schedule(now, target.limits, target.writers, wants.clone());
-    (wants, slots)
+    let (mut writers, mut expected) = (target.writers, wants.clone());
+    if !capped {
+        // Everybody counts as one byte a second there: so many as the seconds that it takes to save.
+        let seconds = |id: AttemptId| {
+            books.with_job(id).map_or(1, |(job, _)| expected_save(books, job).0 / 1000)
+        };
+        expected.iter_mut().for_each(|want| want.bytes = Bytes(seconds(want.who).max(1)));
+        for one in &mut writers {
+            let of = books.attempt(one.who).and_then(|attempt| attempt.writing);
+            let gone = of.map_or(0, |of| now.since(of.since).0 / 1000);
+            one.left = Bytes(seconds(one.who).saturating_sub(gone).max(1));
+        }
+    }
+    (wants, schedule(now, limits, writers, expected))
 }
 
 /// Who waits with an ask and is to be told when its turn is expected: it was not told yet, or that
