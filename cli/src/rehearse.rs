@@ -44,8 +44,8 @@ pub(crate) async fn rehearse(api: &Api, args: RehearseArgs, as_json: bool) -> Re
     ));
     let mut followed = Followed { api, id, told: BTreeSet::new() };
     let deadline = args.timeout.map(|span| began + Duration::from_millis(span.0));
-    let job = followed.until_over(deadline).await?;
-    tell(&job, as_json)
+    let (job, in_time) = followed.until_over(deadline).await?;
+    tell(&job, in_time, as_json)
 }
 
 /// The job of the file, as one that is only rehearsed.
@@ -85,7 +85,7 @@ struct Told<'job> {
     rehearsal: Option<&'job Rehearsal>,
 }
 
-fn tell(job: &Job, as_json: bool) -> Result<(), Failure> {
+fn tell(job: &Job, in_time: bool, as_json: bool) -> Result<(), Failure> {
     let (id, shown) = (job.job, job.rehearsal.as_ref());
     let passed = verdict(job);
     if as_json {
@@ -98,6 +98,10 @@ fn tell(job: &Job, as_json: bool) -> Result<(), Failure> {
         Some(true) => Ok(()),
         Some(false) => {
             Err(Failure::new(Exit::Rehearsal, format!("the rehearsal {id} failed: {why}")))
+        }
+        None if !in_time => {
+            let words = format!("no verdict in time; {id} is cancelled");
+            Err(Failure::new(Exit::Failed, words))
         }
         None => {
             let words = format!("{id} is {}, without a verdict: {why}", job.state.word());
@@ -138,8 +142,8 @@ enum Phase {
 }
 
 impl Followed<'_> {
-    /// Tells how far it is until it has ended.
-    async fn until_over(&mut self, deadline: Option<Instant>) -> Result<Job, Failure> {
+    /// Tells how far it is until it has ended. Whether it did so in time: else it is cancelled.
+    async fn until_over(&mut self, deadline: Option<Instant>) -> Result<(Job, bool), Failure> {
         let mut progress = Progress::new(format!("waiting for {}", self.id));
         loop {
             let job = view(self.api, &Patience::endless(), self.id).await?;
@@ -156,12 +160,12 @@ impl Followed<'_> {
                 progress = Progress::new(format!("waiting for {}", self.id));
             }
             if job.state.is_ended() {
-                return Ok(job);
+                return Ok((job, true));
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 self.cancel().await?;
-                let words = format!("no verdict in time; {} is cancelled", self.id);
-                return Err(Failure::new(Exit::Failed, words));
+                let job = view(self.api, &Patience::endless(), self.id).await?;
+                return Ok((job, false));
             }
             progress.set(format!("{} is {}: {}", self.id, job.state.word(), job.reason));
             progress.during(sleep(POLL)).await;

@@ -1,5 +1,6 @@
 //! `tidegate-coordinator`: the scheduler, and the API of a cluster.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -18,7 +19,7 @@ struct Args {
     check_config: bool,
 }
 
-#[allow(clippy::print_stdout, clippy::print_stderr, reason = "what the person who starts it sees")]
+#[allow(clippy::print_stderr, reason = "what the person who starts it sees")]
 fn main() -> ExitCode {
     say_panics_in_one_line();
     let args = Args::parse();
@@ -28,8 +29,9 @@ fn main() -> ExitCode {
     };
     let config = match loaded {
         Ok(config) if args.check_config => {
-            println!("{config}");
-            return ExitCode::SUCCESS;
+            // Whoever reads no further has read enough.
+            let said = writeln!(std::io::stdout(), "{config}");
+            return if said.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         Ok(config) => config,
         Err(error) => {

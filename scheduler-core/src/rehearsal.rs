@@ -208,11 +208,11 @@ impl fmt::Display for Rehearsal {
             Some(fault) => write!(out, "failed: {fault}")?,
         }
         if let Some(RehearsedSave { step, bytes, waited, took, left }) = self.save {
-            write!(
-                out,
-                "; told {waited} after the request, it committed step {step} ({bytes}) in {took} and \
-                 had left after {left}"
-            )?;
+            out.write_str("; ")?;
+            if waited > Span::ZERO {
+                write!(out, "told {waited} after the request, ")?;
+            }
+            write!(out, "it committed step {step} ({bytes}) in {took} and had left after {left}")?;
         }
         match self.resumed {
             Some(step) => write!(out, "; started again, it committed step {step}"),
@@ -333,7 +333,7 @@ mod tests {
     fn a_result_is_one_sentence_with_its_numbers() {
         assert_eq!(
             shown(1).to_string(),
-            "job-7 on 8 GPUs of 1 node passed; told 0 after the request, it committed step 20 (1GiB) \
+            "job-7 on 8 GPUs of 1 node passed; it committed step 20 (1GiB) \
              in 3s and had left after 4s; started again, it committed step 21"
         );
         let fault = Some(RehearsalFault::Ignored);

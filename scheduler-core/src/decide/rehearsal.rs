@@ -44,24 +44,18 @@ fn asks(books: &Books) -> impl Iterator<Item = (Timestamp, AttemptId)> {
     })
 }
 
-/// The first time after it has trained for a while, or has committed by itself. Then it need not
-/// train: it is to save what it resumed from, or little more. One that began again has come less
-/// far by then than the first: it has half the time, or has made its own first commit before.
+/// The first time after it has trained for a while, or has committed by itself. Then at once: it is to
+/// save what it resumed from, or little more. One that began again, however much faster it starts
+/// than before, has come less far by then.
 pub(crate) fn asked_at(job: &Job, attempt: &Attempt) -> Option<Timestamp> {
     let after = job.spec.rehearsal().filter(|_| job.judged.is_none())?;
     let running = attempt.running?;
-    let Some(first) = saved(job) else {
-        let own = job.commit().filter(|one| one.attempt == attempt.id && one.step >= LEAST_STEPS);
-        let trained = running.plus(after);
-        return Some(own.map_or(trained, |own| own.at.min(trained)));
-    };
-    let trained = first.save?.at.since(first.running?);
-    let by_itself = job
-        .commits
-        .iter()
-        .flat_map(|all| all.iter())
-        .any(|one| one.attempt == first.id && first.save.is_some_and(|save| one.at <= save.at));
-    Some(running.plus(if by_itself { trained } else { Span(trained.0 / 2) }))
+    if saved(job).is_some() {
+        return Some(running);
+    }
+    let own = job.commit().filter(|one| one.attempt == attempt.id && one.step >= LEAST_STEPS);
+    let trained = running.plus(after);
+    Some(own.map_or(trained, |own| own.at.min(trained)))
 }
 
 /// The attempt whose checkpoint the next one goes on from.
@@ -148,7 +142,7 @@ fn how_saved(job: &Job, first: &Attempt) -> Option<RehearsedSave> {
     let commits = job.commits.iter().flat_map(|all| all.iter());
     let saved = commits.filter(|one| one.attempt == first.id).last()?;
     let order = first.save?;
-    let told = order.admitted?;
+    let told = order.said()?;
     let (left, _) = first.ended?;
     Some(RehearsedSave {
         step: saved.step,
@@ -178,15 +172,17 @@ fn not_rehearsed(spec: &JobSpec, most: GpuCount, last: Option<&Rehearsal>) -> St
     let noun = if most == GpuCount(1) { "GPU" } else { "GPUs" };
     let rule = format!(
         "min_runtime: {min_runtime} asked for {gpus} GPUs; above {most} {noun} a protected job must \
-         have passed a rehearsal of its command, environment and checkpoint"
+         have passed a rehearsal with the same command, directory, environment, tasks, grace and \
+         checkpoint"
     );
-    let help = "`tidegate rehearse FILE` makes one (with --gpus N on fewer GPUs), and a min_runtime \
-                of 0 needs none";
+    let help = "`tidegate rehearse FILE` makes one (with --gpus N on fewer GPUs)";
+    let free = "a min_runtime of 0 needs none";
     match last {
         _ if spec.checkpoint.is_none() => {
-            format!("{rule}, and it has no table checkpoint that says how it saves; {help}")
+            let table = "give it a table checkpoint that says how it saves";
+            format!("{rule}, and it cannot be asked to save; {table}, then {help}; {free}")
         }
-        Some(last) => format!("{rule}; {last}; {help}"),
-        None => format!("{rule}, and none is known; {help}"),
+        Some(last) => format!("{rule}; {last}; {help}; {free}"),
+        None => format!("{rule}, and none is known; {help}; {free}"),
     }
 }
