@@ -9,10 +9,10 @@ use tidegate_coordinator::engine::{Engine, EngineError};
 use tidegate_coordinator::journal::Journal;
 use tidegate_coordinator::store;
 use tidegate_model::{
-    Ask, AskAfter, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, ClusterId, Commit,
-    DecisionSeq, Gpu, GpuCount, Idle, JobId, JobSpec, NodeFacts, NodeName, SaveDelivery, SaveSeen,
-    SaveTarget, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
-    WriteClass,
+    Ask, AskAfter, AskSeen, AsksWithin, AttemptId, Bandwidth, Bytes, CheckpointOffer, ClusterId,
+    Commit, DecisionSeq, Gpu, GpuCount, Idle, JobId, JobSpec, NodeFacts, NodeName, SaveDelivery,
+    SaveSeen, SaveTarget, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp,
+    UserId, WriteClass,
 };
 
 /// An engine over the journal, at the later of its newest instant and `now`; a new store has the
@@ -209,6 +209,7 @@ pub fn history() -> Vec<(u64, Event)> {
         (16 * day + 2, Event::CancelRequested { job: JobId(4), by: UserId(0) }),
     ]);
     history.extend(rehearsal(17 * day));
+    history.extend(turns(18 * day));
     history.extend([
         (24 * day, Event::DeadlineReached),
         (24 * day + 1, Event::NodeRemovalRequested { node: node(), by: UserId(0) }),
@@ -408,6 +409,38 @@ fn rehearsal(from: u64) -> Vec<(u64, Event)> {
         (from + 11_002, one(again, TaskSeen::Running)),
         (from + 11_003, saved(again, TaskSeen::Running, 1, Some(21))),
         (from + 11_004, one(again, ended(TaskExit::Signaled(15)))),
+    ]
+}
+
+/// Two jobs are to leave one after the other; the second asks before it writes.
+fn turns(from: u64) -> Vec<(u64, Event)> {
+    let prepared = TaskSeen::Prepared { port: 29_500 };
+    let (first, second) = (task(8, 1, 0), task(9, 1, 0));
+    let half = |key: u128, within: Option<AsksWithin>| {
+        let mut submitted = submit_free(key);
+        if let Event::JobSubmitted { spec, .. } = &mut submitted {
+            (spec.gpus, spec.gpus_per_node) = (GpuCount(4), Some(GpuCount(4)));
+            spec.checkpoint.iter_mut().for_each(|offer| offer.asks_within = within);
+        }
+        submitted
+    };
+    let root = UserId(0);
+    let drain =
+        Event::DrainRequested { node: node(), by: root, reason: "fans".into(), wanted_by: None };
+    vec![
+        (from, report(false, vec![])),
+        (from + 1, half(8, None)),
+        (from + 2, half(9, AsksWithin::of(Span::seconds(5)))),
+        (from + 3, report(false, vec![(first, prepared.clone()), (second, prepared)])),
+        (from + 4, report(false, vec![(first, TaskSeen::Running), (second, TaskSeen::Running)])),
+        (from + 5, drain),
+        // Four GPUs' 56 GB take 52 s at 1 GiB/s.
+        (from + 50_000, Event::DeadlineReached),
+        (from + 50_001, saved(first, ended(TaskExit::Exited(85)), 1, Some(1))),
+        (from + 50_002, saved(second, ended(TaskExit::Exited(85)), 1, Some(1))),
+        (from + 50_003, Event::CancelRequested { job: JobId(8), by: root }),
+        (from + 50_004, Event::CancelRequested { job: JobId(9), by: root }),
+        (from + 50_005, Event::ResumeRequested { node: node(), by: root }),
     ]
 }
 
