@@ -43,7 +43,10 @@ async fn show(api: &Api, storage: Option<StorageName>, as_json: bool) -> Result<
     match (as_json, gates.as_slice()) {
         (true, _) => out::json(&Gates { gates }),
         (false, []) => out::say("no storage target has limits, and nobody writes a checkpoint"),
-        (false, [gate]) if one => out::say(&table::gate(gate, now)),
+        (false, gates) if one => {
+            let shown: Vec<_> = gates.iter().map(|gate| table::gate(gate, now)).collect();
+            out::say(&shown.join("\n\n"))
+        }
         (false, gates) => out::say(&table::gates(gates, now)),
     }
 }
@@ -67,6 +70,9 @@ async fn set(api: &Api, args: SetGateArgs, as_json: bool) -> Result<(), Failure>
     }
     if let Some(node) = args.node {
         rule.node_bytes_per_s = node.value().map(|node| node.0);
+    }
+    if let Some(reads) = args.reads {
+        rule.reads_bytes_per_s = reads.value().map(|reads| reads.0);
     }
     if let Some(writers) = args.writers {
         rule.writers = writers.value().map(|writers| writers.0);

@@ -2,6 +2,7 @@
 //!
 //! Indexes beside the maps are derived (`index`); `audit` recounts them.
 
+mod task;
 mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +10,11 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use tidegate_model::{
-    AttemptId, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, Idle, JobId, JobSpec, NodeFacts, NodeId,
+    AttemptId, DecisionSeq, Epoch, Gpu, GpuCount, GpuUuid, JobId, JobSpec, NodeFacts, NodeId,
     NodeName, Span, StorageName, SubmitKey, TaskExit, TaskId, Timestamp, UserId, WhileWaiting,
 };
 
+pub use self::task::{Place, Task};
 pub use self::writing::{PermitOf, Writing};
 use crate::accounts::{AccountId, Accounts, Size};
 use crate::commits::{Commits, Committed};
@@ -546,56 +548,5 @@ impl Attempt {
             let lost = matches!(task.exit, Some(TaskExit::Lost(_)));
             (!lost, task.ended_by, *id)
         })
-    }
-}
-
-/// A task's node and GPUs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Where.
-    pub node: NodeId,
-    /// Which; never empty.
-    pub gpus: Vec<GpuUuid>,
-}
-
-/// One task of a gang.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
-    /// Its node and GPUs.
-    pub place: Place,
-    /// The port set aside on its node, once it is prepared.
-    pub port: Option<u16>,
-    /// Whether its process was seen to run.
-    pub started: bool,
-    /// How it ended.
-    pub exit: Option<TaskExit>,
-    /// The journal record that says so.
-    pub ended_by: Option<DecisionSeq>,
-    /// How long it ran, by its node's monotonic clock.
-    pub ran: Span,
-    /// How long its GPUs were idle, once it has ended; none = nobody looked.
-    pub idle: Option<Idle>,
-    /// Whether its GPUs are idle again.
-    pub released: bool,
-}
-
-impl Task {
-    /// A task that is only planned.
-    #[must_use]
-    pub fn planned(place: Place) -> Self {
-        Self {
-            place,
-            port: None,
-            started: false,
-            exit: None,
-            ended_by: None,
-            ran: Span::ZERO,
-            idle: None,
-            released: false,
-        }
-    }
-
-    fn ended_abnormally(&self) -> bool {
-        self.exit.as_ref().is_some_and(|exit| !exit.is_success())
     }
 }

@@ -336,7 +336,7 @@ pub enum Decision {
         /// At which rate it is reckoned to; none = its target has no cap.
         rate: Option<Bandwidth>,
     },
-    /// A task's ask is answered: its gang may write.
+    /// A task's ask is answered: its gang may write, or read its checkpoint back.
     PermitGranted {
         /// Which ask of which task.
         permit: PermitOf,
@@ -347,7 +347,7 @@ pub enum Decision {
         /// Whether it comes out of what is kept for those who wait too long.
         pooled: bool,
     },
-    /// Who writes may write at another rate, or is reckoned to.
+    /// Who writes or reads may do so at another rate, or is reckoned to.
     WriteRated {
         /// Which.
         attempt: AttemptId,
@@ -356,7 +356,7 @@ pub enum Decision {
         /// Whether it comes out of what is kept for silent nodes.
         pooled: bool,
     },
-    /// The attempt writes no more: what was kept for it is free.
+    /// The attempt writes or reads no more: what was kept for it is free.
     WriteEnded(AttemptId),
     /// A storage target has these limits.
     GateSet {

@@ -161,9 +161,10 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     }
     let idle = seen.idle_since(attempt.id).filter(|_| state == AttemptState::Running);
     lines.extend(idle.map(|since| idles(now.since(since))));
-    let paced = (state == AttemptState::Paced).then(|| turn::turn(books, seen, now, attempt));
-    let paced = paced.flatten();
-    lines.extend(paced.iter().flat_map(|turn| turn.lines.clone()));
+    let asks = || seen.asks_of(attempt.id).any(|(_, noted)| !noted.seen.done);
+    let may_wait = state == AttemptState::Paced || state == AttemptState::Running && asks();
+    let turn = may_wait.then(|| turn::turn(books, seen, now, attempt)).flatten();
+    lines.extend(turn.iter().flat_map(|turn| turn.lines.clone()));
     if state == AttemptState::Saving {
         lines.extend(not_asked(books, seen, attempt));
     }
@@ -178,7 +179,7 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     let mut numbers = BTreeMap::from(numbers);
     numbers.extend(idle.map(|since| ("idle_since_ms", since.0)));
     numbers.extend(attempt.promised_until.map(|until| ("promised_until_ms", until.0)));
-    numbers.extend(paced.into_iter().flat_map(|turn| turn.numbers));
+    numbers.extend(turn.into_iter().flat_map(|turn| turn.numbers));
     let leaves_by = waiting::leaves_by(books, attempt).filter(|_| reason == Reason::Saving);
     numbers.extend(leaves_by.map(|by| ("leaves_by_ms", by.0)));
     Explanation { reason, lines, numbers }

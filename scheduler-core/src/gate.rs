@@ -16,7 +16,9 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-use tidegate_model::{AttemptId, Bandwidth, Bytes, DecisionSeq, GpuCount, Span, Timestamp};
+use tidegate_model::{
+    AttemptId, Bandwidth, Bytes, DecisionSeq, GpuCount, Span, Timestamp, WriteClass,
+};
 
 pub(crate) use self::order::order;
 pub use self::rule::{CapHours, Gate, GateRule, Pause};
@@ -30,6 +32,26 @@ const CHANGE_PART: u64 = 20;
 
 /// Behind the first that must wait so many are looked at for one that fits beside it.
 const LOOK_PAST: usize = 64;
+
+/// Which way bytes go. Each has a gate of its own at a target: who restores waits for others that do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Flow {
+    /// Checkpoints that are written.
+    Writes,
+    /// Checkpoints that are read back.
+    Reads,
+}
+
+impl Flow {
+    /// That of a class.
+    #[must_use]
+    pub fn of(class: WriteClass) -> Self {
+        match class {
+            WriteClass::Preemption | WriteClass::Final | WriteClass::Periodic => Self::Writes,
+            WriteClass::Restore => Self::Reads,
+        }
+    }
+}
 
 /// What a target may carry at an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use tidegate_model::{
 };
 
 use crate::books::{Books, Job, Writing};
-use crate::decide::gate;
-use crate::gate::{Gate, Slot, Want};
+use crate::decide::gate::{self, GateId};
+use crate::gate::{Flow, Gate, Slot, Want};
 use crate::observations::Observations;
 
 /// One gate at an instant.
@@ -16,6 +16,8 @@ use crate::observations::Observations;
 pub struct GateStatus {
     /// Of which target.
     pub storage: StorageName,
+    /// Whether of what is written there, or of what is read back.
+    pub flow: Flow,
     /// Its limits, and whether it is paused.
     pub gate: Gate,
     /// The cap of this hour; none = not limited.
@@ -24,7 +26,7 @@ pub struct GateStatus {
     pub pool: Bandwidth,
     /// What those who write may write together.
     pub admitted: Bandwidth,
-    /// What tasks write by their nodes' measure; none = no node has said.
+    /// What tasks write by their nodes' measure; none = no node has said. What is read is not measured.
     pub measured: Option<Bandwidth>,
     /// Who writes, by since when; then who writes without a permit.
     pub writers: Vec<WriterStatus>,
@@ -68,26 +70,28 @@ pub struct WaiterStatus {
     pub heir: Option<AttemptId>,
 }
 
-/// All gates that have limits, and those of all that write or want to.
+/// All gates that have limits, and those of all that write or read, or want to.
 pub(crate) fn all(books: &Books, seen: &Observations, now: Timestamp) -> Vec<GateStatus> {
     let measured = seen.writes().filter(|(_, rate)| rate.0 > 0);
     let measuring = measured.filter_map(|(task, _)| books.jobs.get(&task.attempt.job)?.storage());
-    let names: BTreeSet<_> =
-        books.gates.keys().chain(gate::targets(books, seen)).chain(measuring).collect();
-    names.into_iter().map(|storage| of(books, seen, now, storage)).collect()
+    let writes = books.gates.keys().chain(measuring);
+    let writes = writes.map(|storage| GateId { storage, flow: Flow::Writes });
+    let reads = books.gates.iter().filter(|(_, gate)| gate.rule.reads.is_some());
+    let reads = reads.map(|(storage, _)| GateId { storage, flow: Flow::Reads });
+    let all: BTreeSet<_> = writes.chain(reads).chain(gate::gates(books, seen)).collect();
+    all.into_iter().map(|id| of(books, seen, now, id)).collect()
 }
 
-/// That of one target.
-pub(crate) fn of(
-    books: &Books,
-    seen: &Observations,
-    now: Timestamp,
-    storage: &StorageName,
-) -> GateStatus {
+/// One of them.
+pub(crate) fn of(books: &Books, seen: &Observations, now: Timestamp, id: GateId<'_>) -> GateStatus {
+    let GateId { storage, flow } = id;
     let gate = books.gates.get(storage).cloned().unwrap_or_default();
-    let (wants, slots) = gate::line(books, seen, now, storage);
-    let rates = measured(books, seen, storage);
-    let mut writers = writers(books, storage, &slots, &rates);
+    let (wants, slots) = gate::line(books, seen, now, id);
+    let rates = match flow {
+        Flow::Writes => measured(books, seen, storage),
+        Flow::Reads => BTreeMap::new(),
+    };
+    let mut writers = writers(books, id, &slots, &rates);
     let known: BTreeSet<_> = writers.iter().map(|one| one.attempt).collect();
     let others = rates.iter().filter(|(id, rate)| rate.0 > 0 && !known.contains(id));
     writers.extend(others.filter_map(|(id, rate)| {
@@ -98,11 +102,12 @@ pub(crate) fn of(
     let turns = writers.iter().filter_map(|one| one.turn.as_ref()?.0.rate);
     GateStatus {
         storage: storage.clone(),
-        cap: gate.rule.cap_at(now),
-        pool: gate::pool(books, storage, now),
+        flow,
+        cap: gate.rule.cap_at(flow, now),
+        pool: gate::pool(books, id, now),
         admitted: turns.sum(),
         measured: (!rates.is_empty()).then(|| rates.values().copied().sum()),
-        queue: queue(books, seen, (storage, wants), &slots),
+        queue: queue(books, seen, (id, wants), &slots),
         writers,
         gate,
     }
@@ -127,12 +132,12 @@ fn measured(
 
 fn writers(
     books: &Books,
-    storage: &StorageName,
+    id: GateId<'_>,
     slots: &BTreeMap<AttemptId, Slot>,
     rates: &BTreeMap<AttemptId, Bandwidth>,
 ) -> Vec<WriterStatus> {
-    let here = |job: &Job| job.storage() == Some(storage);
-    let writing = gate::writing(books).filter(|(job, _, _)| here(job));
+    let here = |job: &Job, of: &Writing| job.storage() == Some(id.storage) && of.flow() == id.flow;
+    let writing = gate::writing(books).filter(|(job, _, of)| here(job, of));
     let status = writing.map(|(job, attempt, of)| WriterStatus {
         attempt: attempt.id,
         user: job.user,
@@ -146,10 +151,11 @@ fn writers(
 fn queue(
     books: &Books,
     seen: &Observations,
-    (storage, wants): (&StorageName, Vec<Want>),
+    (GateId { storage, flow }, wants): (GateId<'_>, Vec<Want>),
     slots: &BTreeMap<AttemptId, Slot>,
 ) -> Vec<WaiterStatus> {
-    let paused = books.gates.get(storage).is_some_and(|gate| gate.paused.is_some());
+    let paused =
+        flow == Flow::Writes && books.gates.get(storage).is_some_and(|gate| gate.paused.is_some());
     let mut queue: Vec<_> = wants
         .into_iter()
         .filter_map(|want| {

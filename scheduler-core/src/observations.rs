@@ -9,7 +9,9 @@ use tidegate_model::{
 };
 
 use crate::books::{Books, Node};
+use crate::decide::gate::GateId;
 use crate::event::{Event, Observation};
+use crate::gate::Flow;
 
 /// The volatile part of the core.
 #[derive(Debug, Clone, Default)]
@@ -19,9 +21,10 @@ pub struct Observations {
     nodes: BTreeMap<NodeId, SeenNode>,
     /// How far requests to save came, as agents last said.
     saves: BTreeMap<TaskId, SaveSeen>,
-    /// The newest ask of each task, and of which tasks of each storage target's jobs there are some.
+    /// The newest ask of each task, and of which tasks of each storage target's jobs there are some, by
+    /// whether they are to write or to read.
     asks: BTreeMap<TaskId, Noted>,
-    asking: BTreeMap<StorageName, BTreeSet<TaskId>>,
+    asking: BTreeMap<Flow, BTreeMap<StorageName, BTreeSet<TaskId>>>,
     /// What tasks write, by their nodes' measure.
     writes: BTreeMap<TaskId, Bandwidth>,
     /// Since when the GPUs of a task have been idle.
@@ -269,30 +272,45 @@ impl Observations {
             let known = self.asks.get(task).filter(|old| old.seen.ask.number == seen.ask.number);
             let since = known.map_or(since, |old| old.since);
             let told = known.and_then(|old| old.told);
+            let is_new = known.is_none();
             self.asks.insert(*task, Noted { seen: *seen, since, told });
             let job = books.jobs.get(&task.attempt.job);
             if let Some(storage) = job.and_then(|job| job.storage()).cloned() {
-                self.asking.entry(storage).or_default().insert(*task);
+                let flow = Flow::of(seen.ask.class);
+                if is_new {
+                    self.forget_asking(*task);
+                }
+                self.asking.entry(flow).or_default().entry(storage).or_default().insert(*task);
             }
         }
     }
 
     fn drop_ask(&mut self, task: TaskId) {
         if self.asks.remove(&task).is_some() {
-            self.asking.retain(|_, tasks| {
+            self.forget_asking(task);
+        }
+    }
+
+    fn forget_asking(&mut self, task: TaskId) {
+        for storages in self.asking.values_mut() {
+            storages.retain(|_, tasks| {
                 tasks.remove(&task);
                 !tasks.is_empty()
             });
         }
     }
 
-    /// Storage targets that somebody has asked for.
-    pub(crate) fn asked_storages(&self) -> impl Iterator<Item = &StorageName> {
-        self.asking.keys()
+    /// Gates that somebody has asked at.
+    pub(crate) fn asked_gates(&self) -> impl Iterator<Item = GateId<'_>> {
+        self.asking.iter().flat_map(|(flow, storages)| {
+            storages.keys().map(|storage| GateId { storage, flow: *flow })
+        })
     }
 
-    /// Tasks that have asked for one.
-    pub(crate) fn asking(&self, storage: &StorageName) -> impl Iterator<Item = TaskId> {
-        self.asking.get(storage).into_iter().flatten().copied()
+    /// Tasks that have asked at one.
+    pub(crate) fn asking(&self, at: GateId<'_>) -> impl Iterator<Item = TaskId> {
+        let storages = self.asking.get(&at.flow);
+        let tasks = storages.and_then(|storages| storages.get(at.storage));
+        tasks.into_iter().flatten().copied()
     }
 }

@@ -30,6 +30,8 @@ pub struct Work {
     pub on_save: OnSave,
     /// Whether it asks for a permit before it writes, and keeps to it.
     pub asks: bool,
+    /// Whether it asks before it reads its checkpoint back, too.
+    pub restores: bool,
     /// From when it is told to save until it asks: what is left of its step.
     pub asks_after: Span,
     /// Whether each attempt begins again, whatever was committed.
@@ -58,6 +60,7 @@ impl Work {
             commit_every: None,
             on_save: OnSave::Commit,
             asks: false,
+            restores: false,
             asks_after: Span::ZERO,
             forgets: false,
             bytes: Bytes(1 << 30),
@@ -66,6 +69,11 @@ impl Work {
             saving: Span::ZERO,
             training: None,
         }
+    }
+
+    /// Whether there is one that it could go on from.
+    pub(crate) fn has_checkpoint(&self) -> bool {
+        self.step > 0 && !self.forgets
     }
 
     /// Work done by `now`, if it trains.

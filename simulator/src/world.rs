@@ -13,7 +13,9 @@ use tidegate_model::{
     SubmitKey, TaskId, Timestamp, UserId,
 };
 
-use scheduler_core::{Books, Broken, Core, Decision, Event, Observation, Policy, Stamp, Violation};
+use scheduler_core::{
+    Books, Broken, Core, Decision, Event, Flow, Observation, Policy, Stamp, Violation,
+};
 
 use self::processes::Timer;
 use self::server::Traffic;
@@ -87,8 +89,8 @@ pub struct World<O> {
     writes: BTreeMap<AttemptId, Write>,
     /// The server that all write to, if it is played.
     traffic: Option<Traffic>,
-    /// The highest cap that each storage target ever had.
-    caps: BTreeMap<StorageName, Bandwidth>,
+    /// The highest cap that each gate ever had.
+    caps: BTreeMap<(StorageName, Flow), Bandwidth>,
     /// Since when the coordinator is away.
     away: Option<Timestamp>,
     submits: u128,
@@ -260,9 +262,11 @@ impl<O: Observer> World<O> {
                 self.stale.extend(tasks.into_iter().flatten().map(|task| task.place.node));
             }
             Decision::GateSet { storage, rule, .. } => {
-                let caps = rule.hours.iter().map(|hours| hours.cap).chain(rule.cap);
-                let highest = self.caps.entry(storage.clone()).or_default();
-                *highest = caps.max().map_or(Bandwidth(u64::MAX), |cap| cap.max(*highest));
+                let writes = rule.hours.iter().map(|hours| hours.cap).chain(rule.cap).max();
+                for (flow, cap) in [(Flow::Writes, writes), (Flow::Reads, rule.reads)] {
+                    let highest = self.caps.entry((storage.clone(), flow)).or_default();
+                    *highest = cap.map_or(Bandwidth(u64::MAX), |cap| cap.max(*highest));
+                }
             }
             Decision::PermitGranted { permit, .. } => {
                 self.stale.extend(self.replay.task(permit.task).map(|task| task.place.node));
@@ -271,7 +275,7 @@ impl<O: Observer> World<O> {
                 self.stale.extend(self.replay.task(*task).map(|task| task.place.node));
             }
             Decision::AttemptRunning(attempt) => {
-                self.train(*attempt);
+                self.begin(*attempt);
             }
             _ => {}
         }

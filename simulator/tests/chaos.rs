@@ -109,6 +109,7 @@ impl Chaos {
         let rule = GateRule {
             cap: Some(Bandwidth(self.dice.u64(4..64) << 20)),
             writers: self.dice.bool().then_some(self.dice.u32(1..6)),
+            reads: self.dice.bool().then_some(Bandwidth(self.dice.u64(4..64) << 20)),
             node: self.dice.bool().then_some(Bandwidth(self.dice.u64(2..32) << 20)),
             ..GateRule::default()
         };
@@ -233,6 +234,7 @@ impl Chaos {
             Work::lasting(Some(Span::minutes(dice.u64(5..600))), Span::seconds(dice.u64(1..400)));
         work.on_save = on_save;
         work.asks = dice.bool();
+        work.restores = work.asks && dice.bool();
         let mut length = || Span::seconds(*dice.choice(&[0, 0, 20, 90]).unwrap_or(&0));
         // What a job says of its step need not be so.
         let (asks_after, asks_within) = (length(), length());

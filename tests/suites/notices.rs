@@ -16,7 +16,7 @@ use serde_json::Value;
 use tidegate_coordinator::notices::allow::AllowList;
 use tidegate_coordinator::notices::post::Poster;
 use tidegate_coordinator::notices::queue::Posted;
-use tidegate_model::{JobSpec, Span};
+use tidegate_model::{JobId, JobSpec, Span};
 use tidegate_proto::v1;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -125,14 +125,26 @@ fn telling(cluster: &Cluster, receiver: &Receiver, command: &[&str]) -> JobSpec 
     }
 }
 
+/// A job that ends with that code, once it was seen to run: of one that is over before anybody has looked nobody is
+/// told that it runs.
+async fn runs_and_ends(cluster: &Cluster, receiver: &Receiver, code: u8) -> JobId {
+    let client = cluster.client().unwrap();
+    let script = format!("until [ -e go ]; do sleep 0.01; done; rm go; exit {code}");
+    let spec = telling(cluster, receiver, &["/bin/sh", "-c", &script]);
+    let job = client.submit(&JobSpec { max_restarts: 0, ..spec }).await.unwrap();
+    let runs = |view: &v1::JobView| view.attempts.iter().any(|one| one.running_ms.is_some());
+    client.job_until(job, MINUTE, "runs", runs).await.unwrap();
+    fs::write(cluster.dir().join("go"), "").unwrap();
+    client.job_ended(job, MINUTE).await.unwrap();
+    job
+}
+
 #[tokio::test]
 async fn a_post_is_tried_until_it_is_taken_and_never_again_after_a_restart() {
     let receiver = Receiver::start(&[Answer::Status(500), Answer::Close]).await;
     let mut cluster = cluster(&receiver).await;
     let client = cluster.client().unwrap();
-    let spec = telling(&cluster, &receiver, &["/bin/true"]);
-    let first = client.submit(&spec).await.unwrap();
-    client.job_ended(first, MINUTE).await.unwrap();
+    let first = runs_and_ends(&cluster, &receiver, 0).await;
     let running = "job-1.1:running";
     let mut ids = vec![running, running, running, "job-1.1:attempt_ended", "job-1:ended"];
     receiver.has_ids(&ids).await;
@@ -156,8 +168,7 @@ async fn a_post_is_tried_until_it_is_taken_and_never_again_after_a_restart() {
     cluster.kill(Role::Coordinator).unwrap();
     cluster.start_role(Role::Coordinator).unwrap();
     cluster.ready(MINUTE).await.unwrap();
-    let second = client.submit(&spec).await.unwrap();
-    client.job_ended(second, MINUTE).await.unwrap();
+    runs_and_ends(&cluster, &receiver, 0).await;
     ids.extend(["job-2.1:running", "job-2.1:attempt_ended", "job-2:ended"]);
     receiver.has_ids(&ids).await;
 }
@@ -167,10 +178,7 @@ async fn what_happens_while_the_receiver_is_down_is_posted_by_the_coordinator_af
     let down = vec![Answer::Status(503); 100];
     let receiver = Receiver::start(&down).await;
     let mut cluster = cluster(&receiver).await;
-    let client = cluster.client().unwrap();
-    let spec = telling(&cluster, &receiver, &["/bin/false"]);
-    let job = client.submit(&JobSpec { max_restarts: 0, ..spec }).await.unwrap();
-    client.job_ended(job, MINUTE).await.unwrap();
+    runs_and_ends(&cluster, &receiver, 1).await;
     let tried = async || match receiver.ids().len() {
         0 => Err("none".to_owned()),
         _ => Ok(()),
@@ -191,8 +199,7 @@ async fn a_redirect_is_not_followed_and_the_next_post_says_what_is_missed() {
     let receiver = Receiver::start(&[Answer::Redirect]).await;
     let cluster = cluster(&receiver).await;
     let client = cluster.client().unwrap();
-    let job = client.submit(&telling(&cluster, &receiver, &["/bin/true"])).await.unwrap();
-    client.job_ended(job, MINUTE).await.unwrap();
+    runs_and_ends(&cluster, &receiver, 0).await;
     receiver.has_ids(&["job-1.1:running", "job-1.1:attempt_ended", "job-1:ended"]).await;
     let posted = receiver.posted.lock().unwrap().clone();
     assert!(posted.iter().all(|(path, _)| path == "/hook/secret"), "{posted:?}");

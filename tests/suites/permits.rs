@@ -111,7 +111,11 @@ impl Job {
 
     /// Asks to write so much.
     fn ask(&mut self, bytes: u64) {
-        self.say(&json!({"ask": {"bytes": bytes, "class": "periodic", "wait_s": 3600}}));
+        self.ask_for("periodic", bytes);
+    }
+
+    fn ask_for(&mut self, class: &str, bytes: u64) {
+        self.say(&json!({"ask": {"bytes": bytes, "class": class, "wait_s": 3600}}));
         assert_eq!(self.hear()["wait"]["position"], Value::Null, "at once");
     }
 
@@ -183,6 +187,28 @@ async fn a_job_that_asks_waits_for_the_others_and_writes_when_they_are_done() {
         more => Err(format!("{more} write")),
     };
     until(MINUTE, "the gate to be empty", over).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_restores_waits_for_others_that_restore_and_not_for_who_writes() {
+    let cluster = cluster(None).await;
+    let client = cluster.client().unwrap();
+    let reads_bytes_per_s = Some(OF_A_NODE);
+    let rule = gate(&client).await.rule.unwrap();
+    client.set_gate("shared", v1::GateRule { reads_bytes_per_s, ..rule }).await.unwrap();
+    let mut first = Job::started(&cluster, "first").await;
+    let mut second = Job::started(&cluster, "second").await;
+    first.ask_for("restore", 1_000_000_000);
+    assert_eq!(first.rate(), OF_A_NODE, "all that may be read");
+    second.ask(1_000_000_000);
+    assert_eq!(second.rate(), OF_A_NODE, "a write");
+    second.done(1);
+    second.ask_for("restore", 1_000_000_000);
+    let place = second.hear()["wait"]["position"].clone();
+    assert_eq!(place, 1, "one is before it");
+    first.done(1);
+    assert_eq!(second.rate(), OF_A_NODE);
+    second.done(2);
 }
 
 #[tokio::test]

@@ -60,7 +60,10 @@ pub(crate) struct SetGateArgs {
     /// What checkpoints may write there in a second, or none
     #[arg(long, value_name = "RATE", group = "limits")]
     pub(crate) cap: Option<Limit<Bandwidth>>,
-    /// The most that one node can write in a second, or none
+    /// What restores may read there in a second, or none
+    #[arg(long, value_name = "RATE", group = "limits")]
+    pub(crate) reads: Option<Limit<Bandwidth>>,
+    /// The most that one node can write, or read, in a second, or none
     #[arg(long, value_name = "RATE", group = "limits")]
     pub(crate) node: Option<Limit<Bandwidth>>,
     /// Most jobs that write at a time, or none for as many as the policy lets

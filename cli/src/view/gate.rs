@@ -9,6 +9,8 @@ use crate::view::users::Users;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Gate {
     pub(crate) storage: String,
+    /// Whether it is the gate of what is read back; else that of what is written.
+    pub(crate) reads: bool,
     /// What holds at this hour; null = not limited.
     pub(crate) cap_bytes_per_s: Option<u64>,
     pub(crate) rule: Rule,
@@ -30,6 +32,8 @@ pub(crate) struct Rule {
     pub(crate) writers: Option<u32>,
     pub(crate) files_per_s: Option<u32>,
     pub(crate) node_bytes_per_s: Option<u64>,
+    /// What restores may read.
+    pub(crate) reads_bytes_per_s: Option<u64>,
     pub(crate) hours: Vec<Hours>,
 }
 
@@ -97,6 +101,7 @@ impl Gate {
     pub(crate) fn read(wire: v1::GateView, users: &mut Users) -> Self {
         Self {
             storage: wire.storage,
+            reads: wire.reads,
             cap_bytes_per_s: wire.cap_bytes_per_s,
             rule: wire.rule.unwrap_or_default().into(),
             paused: wire.paused.map(|pause| Pause {
@@ -126,6 +131,7 @@ impl From<v1::GateRule> for Rule {
             writers: wire.writers,
             files_per_s: wire.files_per_s,
             node_bytes_per_s: wire.node_bytes_per_s,
+            reads_bytes_per_s: wire.reads_bytes_per_s,
             hours: wire.hours.into_iter().map(hours).collect(),
         }
     }

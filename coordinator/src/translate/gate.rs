@@ -15,6 +15,7 @@ pub(crate) fn gate_rule_message(rule: &GateRule) -> wire::GateRule {
         writers: rule.writers,
         files_per_s: rule.files,
         node_bytes_per_s: rule.node.map(|node| node.0),
+        reads_bytes_per_s: rule.reads.map(|reads| reads.0),
         hours: rule.hours.iter().map(hours).collect(),
     }
 }
@@ -32,6 +33,7 @@ pub(crate) fn gate_rule(message: wire::GateRule) -> Result<GateRule, WireError> 
         writers: message.writers,
         files: message.files_per_s,
         node: message.node_bytes_per_s.map(Bandwidth),
+        reads: message.reads_bytes_per_s.map(Bandwidth),
         hours: message.hours.into_iter().map(hours).collect::<Result<_, _>>()?,
     })
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use tidegate_model::{Bandwidth, Bytes, TaskId, Timestamp, WriteClass};
 
 use super::Attempt;
+use crate::gate::Flow;
 
-/// What an attempt may write, or, of one that never asks, what it is reckoned to write.
+/// What an attempt may write or read, or, of one that never asks, what it is reckoned to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writing {
     /// Since when.
@@ -19,6 +20,14 @@ pub struct Writing {
     pub pooled: bool,
     /// The ask that it answers; none = it was told to save, and has not asked.
     pub permit: Option<PermitOf>,
+}
+
+impl Writing {
+    /// Whether it writes, or reads back what was written.
+    #[must_use]
+    pub fn flow(&self) -> Flow {
+        self.permit.map_or(Flow::Writes, |permit| Flow::of(permit.class))
+    }
 }
 
 /// Which ask a permit answers.

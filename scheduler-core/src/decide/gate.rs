@@ -8,18 +8,17 @@ mod target;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{
-    Ask, AskSeen, AttemptId, Bandwidth, Bytes, NodeId, Permit, Span, StorageName, TaskId,
-    Timestamp, WriteClass,
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, NodeId, Permit, Span, StorageName, TaskId, Timestamp,
 };
 
 use self::target::{POOL_PART, Target, said_rate};
 use crate::books::{Attempt, Books, Job, PermitOf, Writing};
 use crate::decide::victims::expected_save;
 use crate::decision::Decision;
-use crate::gate::{Line, Slot, Step, Want, drift, has_room, length, order, schedule, step};
+use crate::gate::{Flow, Line, Slot, Step, Want, drift, has_room, length, order, schedule, step};
 use crate::observations::{NodeState, Noted, Observations, Told};
 
-pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth};
+pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate};
 
 /// How long anybody waits before the pool is there for it (3-checkpoint, "Write gate").
 pub(crate) const MAX_WAIT: Span = Span::minutes(10);
@@ -33,22 +32,31 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     over(books, seen)
         .or_else(|| lapsed(books, seen, now))
         .or_else(|| taken_up(books, seen, now))
-        .or_else(|| targets(books, seen).into_iter().find_map(|one| stepped(books, seen, now, one)))
+        .or_else(|| gates(books, seen).into_iter().find_map(|one| stepped(books, seen, now, one)))
         .or_else(|| told_before(books, seen, now))
 }
 
-/// Storage targets that somebody writes to or wants to.
-pub(crate) fn targets<'books>(
-    books: &'books Books,
-    seen: &'books Observations,
-) -> BTreeSet<&'books StorageName> {
-    let saving = books.index.saving.iter().map(|(_, id)| *id);
-    let writing = books.index.writing.iter().map(|(_, id)| *id);
-    let all = saving.chain(writing).filter_map(|id| books.jobs.get(&id.job)?.storage());
-    all.chain(seen.asked_storages()).collect()
+/// Whose gate it is, and which way bytes go through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GateId<'books> {
+    pub(crate) storage: &'books StorageName,
+    pub(crate) flow: Flow,
 }
 
-/// Who writes, with what.
+/// Gates that somebody goes through or wants to.
+pub(crate) fn gates<'books>(
+    books: &'books Books,
+    seen: &'books Observations,
+) -> BTreeSet<GateId<'books>> {
+    let saving = books.index.saving.iter().map(|(_, id)| (*id, Flow::Writes));
+    let writing = writing(books).map(|(_, attempt, of)| (attempt.id, of.flow()));
+    let held = saving.chain(writing).filter_map(|(id, flow)| {
+        Some(GateId { storage: books.jobs.get(&id.job)?.storage()?, flow })
+    });
+    held.chain(seen.asked_gates()).collect()
+}
+
+/// Who writes or reads, with what.
 pub(crate) fn writing(books: &Books) -> impl Iterator<Item = (&Job, &Attempt, Writing)> {
     books.index.writing.iter().filter_map(|(_, id)| {
         let (job, attempt) = books.with_job(*id)?;
@@ -97,7 +105,7 @@ fn lapsed(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision
         if !silent || !due {
             return None;
         }
-        let rate = of.rate?.min(safe_rate(books, job, attempt)?);
+        let rate = of.rate?.min(safe_rate(books, job, attempt, of.flow())?);
         Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true })
     })
 }
@@ -109,9 +117,9 @@ fn is_silent(books: &Books, seen: &Observations, node: NodeId, now: Timestamp) -
     })
 }
 
-/// What a gang may write whose agents are not heard: the pool's share of its nodes.
-pub(crate) fn safe_rate(books: &Books, job: &Job, attempt: &Attempt) -> Option<Bandwidth> {
-    let cap = books.gates.get(job.storage()?)?.rule.least_cap()?;
+/// What a gang may write or read whose agents are not heard: the pool's share of its nodes.
+fn safe_rate(books: &Books, job: &Job, attempt: &Attempt, flow: Flow) -> Option<Bandwidth> {
+    let cap = books.gates.get(job.storage()?)?.rule.least_cap(flow)?;
     let all = u64::try_from(books.nodes.len()).unwrap_or(u64::MAX).max(1);
     Some(Bandwidth((cap.0 / POOL_PART).saturating_mul(attempt.node_count()) / all))
 }
@@ -120,7 +128,7 @@ pub(crate) fn safe_rate(books: &Books, job: &Job, attempt: &Attempt) -> Option<B
 fn taken_up(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
     writing(books).filter(|(_, _, writing)| writing.permit.is_none()).find_map(
         |(job, attempt, writing)| {
-            let (task, ask) = open_ask(seen, attempt)?;
+            let (task, ask) = open_ask(seen, attempt, Flow::Writes)?;
             let Writing { rate, pooled, .. } = writing;
             let permit = PermitOf { task, ask: ask.number, class: ask.class };
             let bytes = target::weighed_at(books, now, job.storage()?, ask);
@@ -129,32 +137,33 @@ fn taken_up(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decisi
     )
 }
 
-/// The ask to write that an attempt waits with: its first task's, where several ask.
-fn open_ask(seen: &Observations, attempt: &Attempt) -> Option<(TaskId, Ask)> {
-    let open = |noted: &AskSeen| !noted.done && noted.ask.class != WriteClass::Restore;
+/// The ask that an attempt waits with at such a gate: its first task's, where several ask.
+fn open_ask(seen: &Observations, attempt: &Attempt, flow: Flow) -> Option<(TaskId, Ask)> {
+    let open = |noted: &AskSeen| !noted.done && Flow::of(noted.ask.class) == flow;
     let asks = seen.asks_of(attempt.id).map(|(task, noted)| (task, noted.seen));
     let mut asks = asks.filter(|(_, noted)| open(noted));
     asks.next().map(|(task, noted)| (task, noted.ask))
 }
 
-/// The task that speaks for its gang: the one that has a permit, else the first that asks.
-fn asks_for_all(seen: &Observations, attempt: &Attempt) -> Option<TaskId> {
-    let has = attempt.writing.and_then(|of| of.permit).map(|permit| permit.task);
-    has.or_else(|| open_ask(seen, attempt).map(|(task, _)| task))
+/// The task that speaks for its gang: the one that has such a permit, else the first that asks for one.
+fn asks_for_all(seen: &Observations, attempt: &Attempt, flow: Flow) -> Option<TaskId> {
+    let has = attempt.writing.filter(|of| of.flow() == flow).and_then(|of| of.permit);
+    let has = has.map(|permit| permit.task);
+    has.or_else(|| open_ask(seen, attempt, flow).map(|(task, _)| task))
 }
 
 fn stepped(
     books: &Books,
     seen: &Observations,
     now: Timestamp,
-    storage: &StorageName,
+    gate: GateId<'_>,
 ) -> Option<Decision> {
-    let mut target = Target::of(books, seen, now, storage)?;
+    let mut target = Target::of(books, seen, now, gate);
     if target.paused {
         return None;
     }
     if has_room(target.limits, &target.writers) {
-        target.ask_all(books, seen, now, storage);
+        target.ask_all(books, seen, now, gate);
     }
     let wants = order(std::mem::take(&mut target.wants), now, MAX_WAIT);
     let told = |rate: Bandwidth| target.capped.then_some(rate);
@@ -165,11 +174,12 @@ fn stepped(
         }
         Step::Admit { who, rate, pooled } => {
             let (job, attempt) = books.with_job(who)?;
-            if attempt.save.is_some_and(|save| save.admitted.is_none()) {
+            let unsaid = attempt.save.is_some_and(|save| save.admitted.is_none());
+            if gate.flow == Flow::Writes && unsaid {
                 let bytes = expected_bytes(job, attempt);
                 return Some(Decision::SaveAdmitted { attempt: who, bytes, rate: told(rate) });
             }
-            let (task, ask) = open_ask(seen, attempt)?;
+            let (task, ask) = open_ask(seen, attempt, gate.flow)?;
             let permit = PermitOf { task, ask: ask.number, class: ask.class };
             let (bytes, rate) = (target::weighed(ask, target.files, target.limits.cap), told(rate));
             Some(Decision::PermitGranted { permit, bytes, rate, pooled })
@@ -183,7 +193,7 @@ const LOOK_AHEAD: usize = 16;
 
 /// Who asks before it writes is told by so much before its turn as it takes to ask.
 fn told_before(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
-    let all = targets(books, seen).into_iter().flat_map(|one| tellings(books, seen, now, one));
+    let all = gates(books, seen).into_iter().flat_map(|one| tellings(books, seen, now, one));
     all.min().filter(|(at, _)| *at <= now).map(|(_, who)| Decision::SaveTold(who))
 }
 
@@ -192,21 +202,21 @@ fn tellings(
     books: &Books,
     seen: &Observations,
     now: Timestamp,
-    storage: &StorageName,
+    gate: GateId<'_>,
 ) -> Vec<(Timestamp, AttemptId)> {
     let lead = |id: AttemptId| {
         let (job, attempt) = books.with_job(id)?;
         attempt.save.filter(|save| save.said().is_none())?;
-        target::asks_within(job).filter(|_| job.storage() == Some(storage))
+        target::asks_within(job).filter(|_| job.storage() == Some(gate.storage))
     };
-    if books.index.saving.iter().all(|(_, id)| lead(*id).is_none()) {
+    if gate.flow == Flow::Reads || books.index.saving.iter().all(|(_, id)| lead(*id).is_none()) {
         return Vec::new();
     }
     // Without a cap nobody knows how long anybody writes.
-    let target = Target::whole(books, seen, now, storage);
-    let Some(target) = target.filter(|target| target.capped && !target.paused) else {
+    let target = Target::whole(books, seen, now, gate);
+    if !target.capped || target.paused {
         return Vec::new();
-    };
+    }
     let mut wants = order(target.wants, now, MAX_WAIT);
     wants.truncate(LOOK_AHEAD);
     let slots = schedule(now, target.limits, target.writers, wants);
@@ -216,20 +226,20 @@ fn tellings(
     slots.into_iter().filter_map(before).collect()
 }
 
-/// What of a target's cap is kept back.
-pub(crate) fn pool(books: &Books, storage: &StorageName, now: Timestamp) -> Bandwidth {
-    Target::limits(books, storage, now).map_or(Bandwidth(0), |limits| limits.pool)
+/// What of a gate's cap is kept back.
+pub(crate) fn pool(books: &Books, gate: GateId<'_>, now: Timestamp) -> Bandwidth {
+    Target::limits(books, gate, now).map_or(Bandwidth(0), |limits| limits.pool)
 }
 
-/// Who waits at a target, in order; and when each of them, and of those that write, is expected to write,
+/// Who waits at a gate, in order; and when each of them, and of those that are through, is expected to be,
 /// and until when.
 pub(crate) fn line(
     books: &Books,
     seen: &Observations,
     now: Timestamp,
-    storage: &StorageName,
+    gate: GateId<'_>,
 ) -> (Vec<Want>, BTreeMap<AttemptId, Slot>) {
-    let Some(target) = Target::whole(books, seen, now, storage) else { return Default::default() };
+    let target = Target::whole(books, seen, now, gate);
     let (limits, capped) = (target.limits, target.capped);
     let wants = order(target.wants, now, MAX_WAIT);
     let (mut writers, mut expected) = (target.writers, wants.clone());
@@ -252,12 +262,13 @@ pub(crate) fn line(
 /// instant is past.
 pub(crate) fn untold(books: &Books, seen: &Observations, now: Timestamp) -> Vec<(TaskId, Told)> {
     let stale = |noted: &Noted| noted.told.is_none_or(|told| told.at.plus(told.wait) <= now);
-    let mut slots: BTreeMap<&StorageName, BTreeMap<AttemptId, Slot>> = BTreeMap::new();
+    let mut slots: BTreeMap<GateId<'_>, BTreeMap<AttemptId, Slot>> = BTreeMap::new();
     let mut news = Vec::new();
-    for (task, _) in seen.asks().filter(|(_, noted)| !noted.seen.done && stale(noted)) {
+    for (task, noted) in seen.asks().filter(|(_, noted)| !noted.seen.done && stale(noted)) {
         let waits = books.with_job(task.attempt).filter(|(_, one)| one.writing.is_none());
         let Some(storage) = waits.and_then(|(job, _)| job.storage()) else { continue };
-        let all = slots.entry(storage).or_insert_with(|| line(books, seen, now, storage).1);
+        let gate = GateId { storage, flow: Flow::of(noted.seen.ask.class) };
+        let all = slots.entry(gate).or_insert_with(|| line(books, seen, now, gate).1);
         let Some(slot) = all.get(&task.attempt) else { continue };
         let position = u32::try_from(slot.position).unwrap_or(u32::MAX);
         // At least a second: who is next would be told at every turn.
@@ -272,16 +283,22 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
     let noted = seen.ask_of(task).filter(|noted| !noted.seen.done)?;
     let (job, attempt) = books.with_job(task.attempt)?;
     let Ask { number: ask, class, .. } = noted.seen.ask;
-    if class == WriteClass::Restore {
-        // Reads are not limited.
-        return Some(Permit::Granted { ask, rate: None, length: Span::hours(24), after: None });
-    }
+    let flow = Flow::of(class);
     if job.storage().is_none() {
+        if flow == Flow::Reads {
+            // It reads what is no checkpoint of ours.
+            return Some(Permit::Granted { ask, rate: None, length: Span::hours(24), after: None });
+        }
         let why = "the job's file has no [checkpoint]; a permit is for a storage target that it \
                    names";
         return Some(Permit::Denied { ask, why: why.to_owned() });
     }
-    if asks_for_all(seen, attempt).is_some_and(|first| first != task) {
+    if flow == Flow::Reads && attempt.save.is_some() {
+        // Its read would keep it from its turn to save. The node gives up the permit it may have.
+        let why = "it was asked to leave, and restores nothing any more".to_owned();
+        return Some(Permit::Denied { ask, why });
+    }
+    if asks_for_all(seen, attempt, flow).is_some_and(|first| first != task) {
         let why = "another task of this gang has asked; one asks for all".to_owned();
         return Some(Permit::Denied { ask, why });
     }
@@ -292,7 +309,7 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
     };
     let rate = of.rate.map(|rate| said_rate(noted.seen.ask, of.bytes, rate));
     let length = of.rate.map_or(Span::hours(24), |rate| length(of.bytes, rate));
-    let after = of.rate.and_then(|rate| Some(rate.min(safe_rate(books, job, attempt)?)));
+    let after = of.rate.and_then(|rate| Some(rate.min(safe_rate(books, job, attempt, flow)?)));
     Some(Permit::Granted { ask, rate, length, after })
 }
 
@@ -309,16 +326,16 @@ pub(crate) fn next_deadline(
         let quiet = nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
         quiet.then_some(at)
     });
-    let at_targets = targets(books, seen).into_iter().filter_map(|storage| {
-        let hours = books.gates.get(storage).and_then(|gate| gate.rule.next_change(now));
+    let at_gates = gates(books, seen).into_iter().filter_map(|gate| {
+        let hours = books.gates.get(gate.storage).and_then(|gate| gate.rule.next_change(now));
         // Without a cap nothing is kept back, and nobody waits for it.
-        let capped = Target::limits(books, storage, now).is_some();
-        let target = if capped { Target::whole(books, seen, now, storage) } else { None };
+        let capped = Target::limits(books, gate, now).is_some();
+        let target = capped.then(|| Target::whole(books, seen, now, gate));
         let late = target.into_iter().flat_map(|Target { wants, patience, .. }| {
             wants.into_iter().map(|want| want.since.plus(MAX_WAIT)).chain(patience)
         });
-        let told = tellings(books, seen, now, storage).into_iter().map(|(at, _)| at);
+        let told = tellings(books, seen, now, gate).into_iter().map(|(at, _)| at);
         late.chain(hours).chain(told).filter(|at| *at > now).min()
     });
-    lapses.chain(at_targets).filter(|at| *at > now).min()
+    lapses.chain(at_gates).filter(|at| *at > now).min()
 }

@@ -13,6 +13,7 @@ use crate::books::{Attempt, Books, Job, Node, Place};
 use crate::decide::gate;
 use crate::decide::victims::expected_restore;
 use crate::decision::Standing;
+use crate::gate::Flow;
 use crate::observations::Observations;
 use crate::policy::Kind;
 
@@ -174,7 +175,8 @@ impl<'books> Backlog<'books> {
     pub(crate) fn of(books: &'books Books, now: Timestamp) -> Self {
         let mut by_storage: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let saving = books.index.saving.iter().map(|(_, id)| *id);
-        let writing = books.index.writing.iter().map(|(_, id)| *id);
+        let writes = gate::writing(books).filter(|(_, _, of)| of.flow() == Flow::Writes);
+        let writing = writes.map(|(_, attempt, _)| attempt.id);
         for id in saving.chain(writing).collect::<BTreeSet<_>>() {
             if let Some((job, attempt)) = books.with_job(id) {
                 let takes = gate_time(books, job, attempt);

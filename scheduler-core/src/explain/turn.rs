@@ -1,11 +1,12 @@
-//! Whose turn it is at the write gate, and why not the asker's: for an attempt that is to leave and is
-//! not told to save yet.
+//! Whose turn it is at a gate, and why not the asker's: for an attempt that is to leave and is not told to
+//! save yet, and for one that has asked to write or to restore.
 
 use tidegate_model::{AttemptId, Bandwidth, Bytes, Timestamp};
 
 use super::waiting::{away, listed};
 use crate::books::{Attempt, Books};
-use crate::decide::gate::own_bandwidth;
+use crate::decide::gate::{GateId, own_rate};
+use crate::gate::Flow;
 use crate::gate_status::{self, GateStatus};
 use crate::observations::Observations;
 
@@ -23,9 +24,17 @@ pub(super) fn turn(
     attempt: &Attempt,
 ) -> Option<Turn> {
     let storage = books.jobs.get(&attempt.id.job)?.storage()?;
-    let status = gate_status::of(books, seen, now, storage);
-    let place = status.queue.iter().position(|one| one.attempt == attempt.id)?;
+    let waits_at = |flow| {
+        let status = gate_status::of(books, seen, now, GateId { storage, flow });
+        let place = status.queue.iter().position(|one| one.attempt == attempt.id)?;
+        Some((status, place))
+    };
+    let (status, place) = waits_at(Flow::Writes).or_else(|| waits_at(Flow::Reads))?;
     let own = status.queue.get(place)?;
+    let (to, does) = match status.flow {
+        Flow::Writes => ("", "write"),
+        Flow::Reads => (" to restore", "restore"),
+    };
     let writing = status.writers.iter().filter(|one| one.turn.is_some()).map(|one| one.attempt);
     let writing: Vec<AttemptId> = writing.collect();
     let waiting = status.queue.iter().take(place).map(|one| one.attempt);
@@ -45,9 +54,10 @@ pub(super) fn turn(
         "nobody is before it".to_owned()
     } else {
         let are = if names.len() == 1 { "is" } else { "are" };
-        format!("{} {are} before it ({} of {} write)", listed(&names), writing.len(), names.len())
+        format!("{} {are} before it ({} of {} {does})", listed(&names), writing.len(), names.len())
     };
-    let line = format!("its turn at {storage}, with {}: {ahead}; {expected}", rounded(own.bytes.0));
+    let bytes = rounded(own.bytes.0);
+    let line = format!("its turn{to} at {storage}, with {bytes}: {ahead}; {expected}");
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     let mut numbers = vec![
         ("before", count(before.len())),
@@ -58,7 +68,9 @@ pub(super) fn turn(
     numbers.extend(rate.map(|rate| ("bytes_per_s", rate.0)));
     let (why, more) = reason(books, &status, attempt, writing.len());
     numbers.extend(more);
-    Some(Turn { lines: vec![line, why], numbers })
+    let still =
+        own.class.map(|class| format!("it has asked for a permit ({class}) and waits for it"));
+    Some(Turn { lines: still.into_iter().chain([line, why]).collect(), numbers })
 }
 
 /// What keeps it from writing now.
@@ -74,7 +86,7 @@ fn reason(
     }
     let most = status.gate.rule.writers.unwrap_or(books.policy.sharing.gate_width);
     let full = u32::try_from(writing).is_ok_and(|writing| writing >= most);
-    if full {
+    if full && status.flow == Flow::Writes {
         let why = format!("as many write there as may at a time, {most}");
         return (why, vec![("most_writers", most.into())]);
     }
@@ -82,9 +94,13 @@ fn reason(
         return ("those before it go first".to_owned(), Vec::new());
     };
     let left = Bandwidth(cap.0.saturating_sub(status.admitted.0));
-    let own = own_bandwidth(books, job, attempt).min(cap);
+    let own = own_rate(books, job, attempt, status.flow).min(cap);
+    let (done, does) = match status.flow {
+        Flow::Writes => ("written", "writes"),
+        Flow::Reads => ("read", "reads"),
+    };
     let why = format!(
-        "of the {cap} that may be written there, {} is left, and it writes up to {}",
+        "of the {cap} that may be {done} there, {} is left, and it {does} up to {}",
         speed(left),
         speed(own)
     );

@@ -2,6 +2,8 @@
 
 use tidegate_model::{Bandwidth, Span, Timestamp, UserId};
 
+use super::Flow;
+
 /// Hours of a day with a cap of their own, at most.
 const MAX_HOURS: usize = 24;
 
@@ -11,7 +13,7 @@ const DAY: u16 = 24 * 60;
 /// The lowest cap: below it a checkpoint of one GPU takes hours.
 const LEAST_CAP: Bandwidth = Bandwidth(1 << 10);
 
-/// The write gate of one storage target.
+/// The gates of one storage target: of what is written, and of what is read back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Gate {
     /// What it may carry.
@@ -41,8 +43,10 @@ pub struct GateRule {
     /// Files that may be made there in a second; none = not limited. Holds for jobs that say how
     /// many they write.
     pub files: Option<u32>,
-    /// The most that one node can write; none = as much as the cap.
+    /// The most that one node can write, or read; none = as much as the cap.
     pub node: Option<Bandwidth>,
+    /// What restores may read there in a second; none = not limited.
+    pub reads: Option<Bandwidth>,
     /// Other caps at hours of the day, in UTC; the first that covers a minute holds.
     pub hours: Vec<CapHours>,
 }
@@ -74,7 +78,7 @@ impl GateRule {
     /// # Errors
     /// The first that is outside, and what would be accepted.
     pub fn check(&self) -> Result<(), String> {
-        let caps = [("cap", self.cap), ("node", self.node)];
+        let caps = [("cap", self.cap), ("node", self.node), ("reads", self.reads)];
         let hours = self.hours.iter().map(|hours| ("hours", Some(hours.cap)));
         for (key, cap) in caps.into_iter().chain(hours) {
             if let Some(cap) = cap.filter(|cap| *cap < LEAST_CAP) {
@@ -106,16 +110,22 @@ impl GateRule {
         }
     }
 
-    /// The cap at an instant.
+    /// The cap of a flow at an instant.
     #[must_use]
-    pub fn cap_at(&self, now: Timestamp) -> Option<Bandwidth> {
+    pub fn cap_at(&self, flow: Flow, now: Timestamp) -> Option<Bandwidth> {
+        if flow == Flow::Reads {
+            return self.reads;
+        }
         let minute = u16::try_from(now.0 / 60_000 % u64::from(DAY)).unwrap_or(0);
         let special = self.hours.iter().find(|hours| hours.covers(minute));
         special.map(|hours| hours.cap).or(self.cap)
     }
 
     /// The lowest cap of any hour.
-    pub(crate) fn least_cap(&self) -> Option<Bandwidth> {
+    pub(crate) fn least_cap(&self, flow: Flow) -> Option<Bandwidth> {
+        if flow == Flow::Reads {
+            return self.reads;
+        }
         self.hours.iter().map(|hours| hours.cap).chain(self.cap).min()
     }
 
@@ -146,9 +156,13 @@ mod tests {
             GateRule { cap: Some(Bandwidth(1 << 20)), hours: vec![night], ..GateRule::default() };
         assert_eq!(rule.check(), Ok(()));
         for (hour, minute, cap) in [(21, 59, 1 << 20), (22, 0, 1 << 30), (5, 59, 1 << 30)] {
-            assert_eq!(rule.cap_at(at(hour, minute)), Some(Bandwidth(cap)), "{hour}:{minute}");
+            assert_eq!(
+                rule.cap_at(Flow::Writes, at(hour, minute)),
+                Some(Bandwidth(cap)),
+                "{hour}:{minute}"
+            );
         }
-        assert_eq!(rule.cap_at(at(6, 0)), Some(Bandwidth(1 << 20)));
+        assert_eq!(rule.cap_at(Flow::Writes, at(6, 0)), Some(Bandwidth(1 << 20)));
         assert_eq!(rule.next_change(at(5, 0)), Some(at(6, 0)));
         assert_eq!(rule.next_change(at(6, 0)), Some(at(22, 0)));
         assert_eq!(rule.next_change(at(22, 0)), Some(at(24 + 6, 0)));

@@ -1,6 +1,6 @@
 //! Write gates, as `show gates` says them.
 
-use scheduler_core::{Core, GateStatus};
+use scheduler_core::{Core, Flow, GateStatus};
 use tidegate_model::Timestamp;
 
 use super::values::instant_text;
@@ -13,10 +13,14 @@ pub(super) fn texts(core: &Core, now: Timestamp, words: &Words) -> Vec<String> {
 fn text(gate: &GateStatus, words: &Words) -> String {
     let cap = gate.cap.map_or_else(|| "no cap".to_owned(), |cap| format!("cap {cap}"));
     let paused = if gate.gate.paused.is_some() { ", paused" } else { "" };
-    let mut text = format!("{}: {cap}{paused}, admitted {}", gate.storage, gate.admitted);
+    let (of, does) = match gate.flow {
+        Flow::Writes => ("", "writes"),
+        Flow::Reads => (" (restores)", "restores"),
+    };
+    let mut text = format!("{}{of}: {cap}{paused}, admitted {}", gate.storage, gate.admitted);
     for writer in &gate.writers {
         let until = writer.turn.map(|(_, until)| format!(" until {}", instant_text(until)));
-        text += &format!(", {} writes{}", words.attempt(writer.attempt), until.unwrap_or_default());
+        text += &format!(", {} {does}{}", words.attempt(writer.attempt), until.unwrap_or_default());
     }
     for waiter in &gate.queue {
         let from = waiter.slot.map(|(from, _)| format!(" until {}", instant_text(from)));

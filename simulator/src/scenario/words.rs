@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tidegate_model::{AttemptId, GpuCount, JobId, NodeId, Timestamp};
 
 use scheduler_core::{
-    Books, Decision, Excuse, Grounds, JobOutcome, Outcome, ParkReason, Place, Rehearsal,
+    Books, Decision, Excuse, Flow, Grounds, JobOutcome, Outcome, ParkReason, Place, Rehearsal,
     SaveReason, Standing,
 };
 
@@ -102,11 +102,14 @@ impl Words {
             Decision::PermitGranted { permit, bytes, rate, pooled } => {
                 let rate = rate.map(|rate| format!(" at {rate}")).unwrap_or_default();
                 let pooled = if *pooled { " out of the pool" } else { "" };
-                format!("{name} may write {bytes}{rate}{pooled} ({})", permit.class)
+                let does = does(Flow::of(permit.class));
+                format!("{name} may {does} {bytes}{rate}{pooled} ({})", permit.class)
             }
             Decision::WriteRated { rate, pooled, .. } => {
                 let pooled = if *pooled { " out of the pool" } else { "" };
-                format!("{name} may write at {rate}{pooled}")
+                let writing = books.attempt(id).and_then(|attempt| attempt.writing);
+                let does = does(writing.map_or(Flow::Writes, |writing| writing.flow()));
+                format!("{name} may {does} at {rate}{pooled}")
             }
             Decision::SaveWithdrawn(_) => format!("{name} need not save"),
             Decision::StopOrdered { why, .. } => format!("{name} is stopped: {why}"),
@@ -293,5 +296,12 @@ fn row_text(books: &Books, (first, last): (NodeId, NodeId)) -> String {
         0 => from,
         1 => format!("{from} {to}"),
         _ => format!("{from}..{to}"),
+    }
+}
+
+fn does(flow: Flow) -> &'static str {
+    match flow {
+        Flow::Writes => "write",
+        Flow::Reads => "read",
     }
 }

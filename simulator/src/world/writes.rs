@@ -1,5 +1,6 @@
-//! Jobs that ask before they write, and keep to what they are told.
+//! Jobs that ask before they write or read, and keep to what they are told.
 
+use scheduler_core::Flow;
 use tidegate_model::{
     Ask, AskSeen, AttemptId, Bandwidth, Bytes, DecisionSeq, Permit, Span, TaskId, Timestamp,
     WriteClass,
@@ -18,6 +19,13 @@ pub(super) struct Write {
     request: Option<DecisionSeq>,
     /// What it may do; none while it waits.
     grant: Option<Grant>,
+    done: bool,
+}
+
+impl Write {
+    fn restores(&self) -> bool {
+        self.ask.class == WriteClass::Restore && !self.done
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +47,16 @@ impl Grant {
 }
 
 impl<O: Observer> World<O> {
+    /// Its processes run: it goes on from its checkpoint, if it has one.
+    pub(super) fn begin(&mut self, attempt: AttemptId) {
+        let work = self.works.get(&attempt.job);
+        if work.is_some_and(|work| work.restores && work.has_checkpoint()) {
+            self.ask(attempt, WriteClass::Restore);
+        } else {
+            self.train(attempt);
+        }
+    }
+
     /// It trains from now on.
     pub(super) fn train(&mut self, attempt: AttemptId) {
         let work = self.works.get_mut(&attempt.job);
@@ -53,14 +71,23 @@ impl<O: Observer> World<O> {
         let work = self.works.get_mut(&attempt.job);
         let Some(work) = work.filter(|work| runs && work.trains(attempt)) else { return };
         work.pause(now);
+        self.ask(attempt, class);
+    }
+
+    fn ask(&mut self, attempt: AttemptId, class: WriteClass) {
         let before = self.writes.get(&attempt).map_or(0, |write| write.ask.number);
         let number = before.saturating_add(1);
-        let ask = Ask { number, class, bytes: work.bytes, files: 0, patience: None };
-        self.writes.insert(attempt, Write { ask, request: None, grant: None });
+        let bytes = self.works.get(&attempt.job).map(|work| work.bytes).unwrap_or_default();
+        let ask = Ask { number, class, bytes, files: 0, patience: None };
+        self.writes.insert(attempt, Write { ask, request: None, grant: None, done: false });
         self.say_ask(attempt, ask, false);
     }
 
     pub(super) fn write_and_leave(&mut self, attempt: AttemptId, request: DecisionSeq) {
+        if self.writes.get(&attempt).is_some_and(Write::restores) && self.first_runs(attempt) {
+            // It has nothing that is not saved.
+            return self.end_all(attempt, SAVED);
+        }
         self.write(attempt, WriteClass::Preemption);
         // Who writes for itself just now leaves after that.
         if let Some(write) = self.writes.get_mut(&attempt) {
@@ -77,8 +104,11 @@ impl<O: Observer> World<O> {
 
     /// Its ask was answered.
     pub(super) fn permitted(&mut self, task: TaskId, permit: &Permit) {
-        let Permit::Granted { ask, rate, length, after } = *permit else { return };
         let (attempt, now) = (task.attempt, self.now);
+        if let Permit::Denied { ask, .. } = permit {
+            return self.denied(attempt, *ask);
+        }
+        let Permit::Granted { ask, rate, length, after } = *permit else { return };
         let written = self.written_by(attempt);
         let Some(write) = self.writes.get_mut(&attempt).filter(|one| one.ask.number == ask) else {
             return;
@@ -87,6 +117,16 @@ impl<O: Observer> World<O> {
         let bytes = write.ask.bytes;
         if !self.flow(attempt, bytes, rate, Timer::Written(attempt)) {
             self.look_again(attempt);
+        }
+    }
+
+    /// Its node gives up what it may have had; it stands still.
+    fn denied(&mut self, attempt: AttemptId, ask: u64) {
+        let write = self.writes.get_mut(&attempt).filter(|write| write.ask.number == ask);
+        if let Some(write) = write {
+            write.grant = None;
+            let ask = write.ask;
+            self.say_ask(attempt, ask, true);
         }
     }
 
@@ -127,7 +167,10 @@ impl<O: Observer> World<O> {
             return self.look_again(attempt);
         }
         self.say_ask(attempt, write.ask, true);
-        self.writes.entry(attempt).and_modify(|write| write.grant = None);
+        self.writes.entry(attempt).and_modify(|write| (write.grant, write.done) = (None, true));
+        if write.ask.class == WriteClass::Restore {
+            return self.train(attempt);
+        }
         let Some(work) = self.works.get_mut(&attempt.job) else { return };
         if write.request.is_some() && work.on_save == OnSave::Leave {
             return self.end_all(attempt, 0);
@@ -141,10 +184,10 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// What may be written is at most the highest cap there ever was, and so is what those that ask
-    /// do write.
+    /// What may be written, and what may be read, is at most the highest cap there ever was, and so is what
+    /// those that ask do write and read.
     pub(super) fn check_writes(&self) -> Result<(), Wrong> {
-        for (storage, cap) in &self.caps {
+        for ((storage, flow), cap) in &self.caps {
             let books = &self.replay;
             let here = |id: &AttemptId| {
                 let job = books.jobs.get(&id.job);
@@ -152,19 +195,24 @@ impl<O: Observer> World<O> {
                 offer.is_some_and(|offer| offer.storage == *storage)
             };
             let may = books.live_attempts().filter(|one| here(&one.id));
-            let may: Bandwidth = may.filter_map(|one| one.writing?.rate).sum();
-            let does = self.writing(here);
+            let may: Bandwidth =
+                may.filter_map(|one| one.writing.filter(|of| of.flow() == *flow)?.rate).sum();
+            let does = self.writing(*flow, here);
             if may > *cap || does > *cap {
-                let why = format!("{storage}: {may} may be written, {does} are; the cap is {cap}");
+                let why = format!(
+                    "{storage}, {flow:?}: {may} are granted, {does} flow; the cap is {cap}"
+                );
                 return Err(Wrong::Overwritten(why));
             }
         }
         Ok(())
     }
 
-    /// What those of them that ask write at this instant, whatever the scheduler thinks of it.
-    fn writing(&self, of: impl Fn(&AttemptId) -> bool) -> Bandwidth {
-        let rates = self.writes.iter().filter(|(id, _)| of(id)).filter_map(|(attempt, write)| {
+    /// What those of them that ask write, or read, at this instant, whatever the scheduler thinks of it.
+    fn writing(&self, flow: Flow, of: impl Fn(&AttemptId) -> bool) -> Bandwidth {
+        let here = self.writes.iter().filter(|(id, _)| of(id));
+        let alike = here.filter(|(_, write)| Flow::of(write.ask.class) == flow);
+        let rates = alike.filter_map(|(attempt, write)| {
             let grant = write.grant.filter(|_| self.first_runs(*attempt))?;
             grant.rate(self.unheard(*attempt), self.now)
         });

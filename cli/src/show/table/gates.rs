@@ -25,7 +25,7 @@ pub(crate) fn gates(gates: &[Gate], now: Timestamp) -> String {
     ];
     let rows = gates.iter().map(|gate| {
         [
-            gate.storage.clone(),
+            name(gate),
             gate.cap_bytes_per_s.map_or_else(|| "none".to_owned(), rate),
             rate(gate.admitted_bytes_per_s),
             gate.measured_bytes_per_s.map_or_else(|| "-".to_owned(), rate),
@@ -35,6 +35,12 @@ pub(crate) fn gates(gates: &[Gate], now: Timestamp) -> String {
         ]
     });
     table(&COLUMNS, rows)
+}
+
+/// The target, and that it is what is read there.
+fn name(gate: &Gate) -> String {
+    let reads = if gate.reads { " (restores)" } else { "" };
+    format!("{}{reads}", gate.storage)
 }
 
 fn rate(bytes_per_s: u64) -> String {
@@ -54,16 +60,19 @@ pub(crate) fn gate(gate: &Gate, now: Timestamp) -> String {
     let limit = |rate_of: Option<u64>| rate_of.map_or_else(|| "none".to_owned(), rate);
     let rule = &gate.rule;
     let mut facts = vec![
-        ("storage", gate.storage.clone()),
+        ("storage", name(gate)),
         ("cap", limit(gate.cap_bytes_per_s)),
         ("kept of it", rate(gate.pool_bytes_per_s)),
         ("admitted", rate(gate.admitted_bytes_per_s)),
-        ("measured", gate.measured_bytes_per_s.map_or_else(|| "not yet".to_owned(), rate)),
-        ("writers", rule.writers.map_or_else(|| "the policy's".to_owned(), |n| n.to_string())),
         ("node", limit(rule.node_bytes_per_s)),
-        ("files", rule.files_per_s.map_or_else(|| "none".to_owned(), |n| format!("{n}/s"))),
     ];
-    facts.extend(rule.hours.iter().map(|hours| ("hours", hours_text(*hours))));
+    if !gate.reads {
+        let measured = gate.measured_bytes_per_s.map_or_else(|| "not yet".to_owned(), rate);
+        let writers = rule.writers.map_or_else(|| "the policy's".to_owned(), |n| n.to_string());
+        let files = rule.files_per_s.map_or_else(|| "none".to_owned(), |n| format!("{n}/s"));
+        facts.extend([("measured", measured), ("writers", writers), ("files", files)]);
+        facts.extend(rule.hours.iter().map(|hours| ("hours", hours_text(*hours))));
+    }
     let note = note(gate, now);
     facts.extend((!note.is_empty()).then_some(("note", note)));
     let mut text = pairs(facts);
@@ -82,8 +91,8 @@ fn hours_text(hours: Hours) -> String {
 }
 
 fn writers(text: &mut String, gate: &Gate, now: Timestamp) {
-    const COLUMNS: [Column; 8] = [
-        ("WRITES", LEFT),
+    let columns: [Column; 8] = [
+        (if gate.reads { "READS" } else { "WRITES" }, LEFT),
         ("USER", LEFT),
         ("GPUS", RIGHT),
         ("CLASS", LEFT),
@@ -111,7 +120,7 @@ fn writers(text: &mut String, gate: &Gate, now: Timestamp) {
             turn.map_or_else(dash, |turn| until(Timestamp(turn.until_ms), now)),
         ]
     };
-    below(text, &COLUMNS, gate.writers.iter().map(row).collect());
+    below(text, &columns, gate.writers.iter().map(row).collect());
 }
 
 fn queue(text: &mut String, gate: &Gate, now: Timestamp) {

@@ -1,6 +1,6 @@
 //! Write gates as messages.
 
-use scheduler_core::{GateStatus, Pause, WaiterStatus, WriterStatus, Writing};
+use scheduler_core::{Flow, GateStatus, Pause, WaiterStatus, WriterStatus, Writing};
 use tidegate_model::Timestamp;
 use tidegate_proto::permit::class_message;
 use tidegate_proto::v1;
@@ -18,6 +18,7 @@ pub(in crate::ingress) fn gate(status: GateStatus) -> v1::GateView {
         measured_bytes_per_s: status.measured.map(|rate| rate.0),
         writers: status.writers.iter().map(writer).collect(),
         queue: status.queue.iter().map(waiter).collect(),
+        reads: status.flow == Flow::Reads,
     }
 }
 

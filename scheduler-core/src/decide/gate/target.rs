@@ -1,4 +1,4 @@
-//! Who writes to a storage target and who wants to, in the words of the gate's arithmetic.
+//! Who goes through a gate and who wants to, in the words of the gate's arithmetic.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use tidegate_model::{
     WriteClass,
 };
 
-use super::{MAX_WAIT, is_silent, nodes_of, open_ask, writing};
-use crate::books::{Attempt, Books, Job};
+use super::{GateId, MAX_WAIT, is_silent, nodes_of, open_ask, writing};
+use crate::books::{Attempt, Books, Job, Writing};
 use crate::decision::{Right, SaveReason};
-use crate::gate::{Limits, Urgency, Want, Writer};
+use crate::gate::{Flow, Limits, Urgency, Want, Writer};
 use crate::observations::Observations;
 
 /// The part of a cap that is kept for who waits too long and for silent nodes.
@@ -19,9 +19,10 @@ pub(super) const POOL_PART: u64 = 10;
 /// Of one GPU, where nothing is known: what benchmarks of storage take a checkpoint for.
 const BYTES_OF_GPU: u64 = 14_000_000_000;
 
-/// One target at an instant.
+/// One gate at an instant.
 pub(super) struct Target {
     pub(super) limits: Limits,
+    flow: Flow,
     /// Whether it has a cap. Without one, rates mean nothing: all writers count as one byte.
     pub(super) capped: bool,
     pub(super) files: Option<u32>,
@@ -34,35 +35,34 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The limits of a target; none without a cap.
-    pub(super) fn limits(books: &Books, storage: &StorageName, now: Timestamp) -> Option<Limits> {
-        let gate = books.gates.get(storage);
-        let cap = gate.and_then(|gate| gate.rule.cap_at(now))?;
+    /// The limits of a gate; none without a cap.
+    pub(super) fn limits(books: &Books, of: GateId<'_>, now: Timestamp) -> Option<Limits> {
+        let gate = books.gates.get(of.storage);
+        let cap = gate.and_then(|gate| gate.rule.cap_at(of.flow, now))?;
         let pool = Bandwidth(cap.0 / POOL_PART);
-        Some(Limits { cap, pool, writers: width(books, storage) })
+        Some(Limits { cap, pool, writers: width(books, of) })
     }
 
-    pub(super) fn of(
-        books: &Books,
-        seen: &Observations,
-        now: Timestamp,
-        storage: &StorageName,
-    ) -> Option<Self> {
-        let known = Self::limits(books, storage, now);
+    pub(super) fn of(books: &Books, seen: &Observations, now: Timestamp, of: GateId<'_>) -> Self {
+        let known = Self::limits(books, of, now);
         let no_cap =
-            Limits { cap: Bandwidth(u64::MAX), pool: Bandwidth(0), writers: width(books, storage) };
-        let gate = books.gates.get(storage);
+            Limits { cap: Bandwidth(u64::MAX), pool: Bandwidth(0), writers: width(books, of) };
+        let gate = books.gates.get(of.storage);
         let mut target = Self {
             limits: known.unwrap_or(no_cap),
+            flow: of.flow,
             capped: known.is_some(),
             files: gate.and_then(|gate| gate.rule.files),
-            paused: gate.is_some_and(|gate| gate.paused.is_some()),
+            // Who restores holds GPUs already: a pause is for those that can train on.
+            paused: of.flow == Flow::Writes && gate.is_some_and(|gate| gate.paused.is_some()),
             writers: Vec::new(),
             wants: Vec::new(),
             patience: Vec::new(),
         };
-        let here = |job: &Job| job.storage() == Some(storage);
-        for (job, attempt, of) in writing(books).filter(|(job, _, _)| here(job)) {
+        let here = |job: &Job, writing: Writing| {
+            job.storage() == Some(of.storage) && writing.flow() == of.flow
+        };
+        for (job, attempt, of) in writing(books).filter(|(job, _, of)| here(job, *of)) {
             let rate = of.rate.unwrap_or(Bandwidth(1));
             // Who is to ask writes nothing yet: its step ends.
             let step = if of.permit.is_none() { asks_within(job) } else { None };
@@ -80,35 +80,36 @@ impl Target {
                 left: Bytes(left.max(1)),
             });
         }
-        Some(target)
+        target
     }
 
-    /// With all who want to write.
+    /// With all who want to go through.
     pub(super) fn whole(
         books: &Books,
         seen: &Observations,
         now: Timestamp,
-        storage: &StorageName,
-    ) -> Option<Self> {
-        let mut target = Self::of(books, seen, now, storage)?;
-        target.ask_all(books, seen, now, storage);
-        Some(target)
+        of: GateId<'_>,
+    ) -> Self {
+        let mut target = Self::of(books, seen, now, of);
+        target.ask_all(books, seen, now, of);
+        target
     }
 
-    /// Finds out who wants to write.
+    /// Finds out who wants to go through.
     pub(super) fn ask_all(
         &mut self,
         books: &Books,
         seen: &Observations,
         now: Timestamp,
-        storage: &StorageName,
+        of: GateId<'_>,
     ) {
-        let unsaid = books.index.saving.iter().map(|(_, id)| *id);
-        let asking = seen.asking(storage).map(|task| task.attempt);
+        let saving = books.index.saving.iter().filter(|_| of.flow == Flow::Writes);
+        let unsaid = saving.map(|(_, id)| *id);
+        let asking = seen.asking(of).map(|task| task.attempt);
         let all: BTreeSet<_> = unsaid.chain(asking).collect();
         for id in all {
             let of = books.with_job(id).filter(|(job, attempt)| {
-                job.storage() == Some(storage)
+                job.storage() == Some(of.storage)
                     && attempt.is_live()
                     && attempt.stop.is_none()
                     && attempt.writing.is_none()
@@ -128,8 +129,12 @@ impl Target {
         now: Timestamp,
         (job, attempt): (&Job, &Attempt),
     ) -> Option<Want> {
+        let reads = self.flow == Flow::Reads;
+        if reads && attempt.save.is_some() {
+            return None;
+        }
         let unsaid = attempt.save.filter(|save| save.admitted.is_none());
-        let ask = open_ask(seen, attempt);
+        let ask = open_ask(seen, attempt, self.flow);
         let noted = ask.and_then(|(task, _)| seen.ask_of(task));
         let asked = noted.map(|noted| noted.since);
         let since = match (asked, unsaid) {
@@ -159,7 +164,7 @@ impl Target {
 
     fn own(&self, books: &Books, job: &Job, attempt: &Attempt) -> Bandwidth {
         if self.capped {
-            own_bandwidth(books, job, attempt).min(self.limits.cap)
+            own_rate(books, job, attempt, self.flow).min(self.limits.cap)
         } else {
             Bandwidth(1)
         }
@@ -171,24 +176,28 @@ pub(super) fn asks_within(job: &Job) -> Option<Span> {
     Some(job.spec.checkpoint.as_ref()?.asks_within?.span())
 }
 
-/// Most attempts that write to a target at a time.
-fn width(books: &Books, storage: &StorageName) -> usize {
-    let own = books.gates.get(storage).and_then(|gate| gate.rule.writers);
+/// Most attempts that go through a gate at a time. Of those that read there are no more than start.
+fn width(books: &Books, of: GateId<'_>) -> usize {
+    if of.flow == Flow::Reads {
+        return usize::MAX;
+    }
+    let own = books.gates.get(of.storage).and_then(|gate| gate.rule.writers);
     usize::try_from(own.unwrap_or(books.policy.sharing.gate_width)).unwrap_or(usize::MAX)
 }
 
 /// So many are sure to be let through together, if none of them writes faster than `own`.
 pub(crate) fn at_a_time(books: &Books, storage: Option<&StorageName>, own: Bandwidth) -> u64 {
     let Some(storage) = storage else { return 1 };
-    let width = u64::try_from(width(books, storage)).unwrap_or(u64::MAX).max(1);
-    let cap = books.gates.get(storage).and_then(|gate| gate.rule.least_cap());
+    let writes = GateId { storage, flow: Flow::Writes };
+    let width = u64::try_from(width(books, writes)).unwrap_or(u64::MAX).max(1);
+    let cap = books.gates.get(storage).and_then(|gate| gate.rule.least_cap(Flow::Writes));
     cap.map_or(width, |cap| (cap.0 / own.0.min(cap.0).max(1)).clamp(1, width))
 }
 
 /// How long an attempt is expected to write once it is let through; none where its target has no
 /// cap.
 pub(crate) fn expected_write(books: &Books, job: &Job, attempt: &Attempt) -> Option<Span> {
-    let cap = books.gates.get(job.storage()?)?.rule.least_cap()?;
+    let cap = books.gates.get(job.storage()?)?.rule.least_cap(Flow::Writes)?;
     Some(own_bandwidth(books, job, attempt).min(cap).takes(expected_bytes(job, attempt)))
 }
 
@@ -234,7 +243,8 @@ pub(super) fn weighed(ask: Ask, files: Option<u32>, cap: Bandwidth) -> Bytes {
 /// Likewise at a target as it is now.
 pub(super) fn weighed_at(books: &Books, now: Timestamp, storage: &StorageName, ask: Ask) -> Bytes {
     let files = books.gates.get(storage).and_then(|gate| gate.rule.files);
-    let cap = Target::limits(books, storage, now).map_or(Bandwidth(u64::MAX), |one| one.cap);
+    let writes = GateId { storage, flow: Flow::Writes };
+    let cap = Target::limits(books, writes, now).map_or(Bandwidth(u64::MAX), |one| one.cap);
     weighed(ask, files, cap)
 }
 
@@ -256,15 +266,26 @@ pub(crate) fn expected_bytes(job: &Job, attempt: &Attempt) -> Bytes {
 /// The most that an attempt can write in a second: what its nodes can, and what it did the last time
 /// it saved at our word.
 pub(crate) fn own_bandwidth(books: &Books, job: &Job, attempt: &Attempt) -> Bandwidth {
-    let gate = job.storage().and_then(|storage| books.gates.get(storage));
-    let of_node = gate.and_then(|gate| gate.rule.node);
-    let of_nodes = of_node.map(|node| Bandwidth(node.0.saturating_mul(attempt.node_count())));
     let saved = job.attempts.iter().rev().find_map(|before| {
         let admitted = before.save?.admitted?;
         let committed = before.committed.filter(|at| *at > admitted)?;
         let bytes = job.commit()?.bytes;
         Bandwidth::of(bytes, committed.since(admitted))
     });
-    let all = of_nodes.into_iter().chain(saved.filter(|rate| rate.0 > 0));
+    let all = of_nodes(books, job, attempt).into_iter().chain(saved.filter(|rate| rate.0 > 0));
     all.min().unwrap_or(Bandwidth(u64::MAX))
+}
+
+/// The most that an attempt can write, or read, in a second.
+pub(crate) fn own_rate(books: &Books, job: &Job, attempt: &Attempt, flow: Flow) -> Bandwidth {
+    match flow {
+        Flow::Writes => own_bandwidth(books, job, attempt),
+        Flow::Reads => of_nodes(books, job, attempt).unwrap_or(Bandwidth(u64::MAX)),
+    }
+}
+
+/// What its nodes can write or read together, if that is said.
+fn of_nodes(books: &Books, job: &Job, attempt: &Attempt) -> Option<Bandwidth> {
+    let of_node = books.gates.get(job.storage()?)?.rule.node?;
+    Some(Bandwidth(of_node.0.saturating_mul(attempt.node_count())))
 }

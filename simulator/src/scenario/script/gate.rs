@@ -26,10 +26,15 @@ fn rule(limits: &[&str]) -> Result<GateRule, String> {
         match key {
             "cap" => rule.cap = Some(bandwidth(value)?),
             "node" => rule.node = Some(bandwidth(value)?),
+            "reads" => rule.reads = Some(bandwidth(value)?),
             "writers" => rule.writers = Some(number(value)?),
             "files" => rule.files = Some(number(value)?),
             "hours" => rule.hours.push(hours(value)?),
-            _ => return Err(format!("{key:?}: cap, node, writers, files or hours is accepted")),
+            _ => {
+                return Err(format!(
+                    "{key:?}: cap, node, reads, writers, files or hours is accepted"
+                ));
+            }
         }
     }
     Ok(rule)

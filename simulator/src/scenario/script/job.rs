@@ -43,6 +43,7 @@ impl JobForm {
             "whole-cluster" => self.spec.whole_cluster = true,
             "no-checkpoint" => self.spec.checkpoint = None,
             "asks" => self.work.asks = true,
+            "restores" => (self.work.asks, self.work.restores) = (true, true),
             "ignores-saves" => self.work.on_save = OnSave::Ignore,
             "forgets" => self.work.forgets = true,
             "leaves-unsaved" => self.work.on_save = OnSave::Leave,

@@ -68,9 +68,9 @@ storage     shared
 cap         10.0GiB/s
 kept of it  1.0GiB/s
 admitted    11.0GiB/s
+node        none
 measured    12.0GiB/s
 writers     the policy's
-node        none
 files       none
 hours       22:00 to 06:00 UTC: 20.0GiB/s
 
