@@ -5,7 +5,7 @@
 //! ([`crate::job_protocol`]).
 
 use serde::{Deserialize, Serialize};
-use tidegate_model::{Ask, AskSeen, Bandwidth, Bytes, Permit, Span, WriteClass};
+use tidegate_model::{Ask, AskSeen, Bandwidth, Bytes, DecisionSeq, Permit, Span, WriteClass};
 
 use crate::record::cut;
 use crate::since_boot::SinceBoot;
@@ -34,6 +34,10 @@ pub struct AskRecord {
     pub written: u64,
     /// It writes no more, or no longer wants to.
     pub done: bool,
+    /// The record of the newest rate that the job was told and that is no higher than the one before;
+    /// zero = none.
+    #[serde(default)]
+    pub rated: u64,
 }
 
 impl AskRecord {
@@ -47,7 +51,13 @@ impl AskRecord {
             files: self.files,
             patience: self.patience_ms.map(Span),
         };
-        AskSeen { ask, waited: Span::ZERO, written: Bytes(self.written), done: self.done }
+        AskSeen {
+            ask,
+            waited: Span::ZERO,
+            written: Bytes(self.written),
+            done: self.done,
+            rated: DecisionSeq(self.rated),
+        }
     }
 }
 
@@ -65,6 +75,9 @@ pub enum PermitRecord {
         after_bytes_per_s: Option<u64>,
         /// When it is over unless it is renewed.
         until_ms: SinceBoot,
+        /// The record that set the rate.
+        #[serde(default)]
+        rated: u64,
     },
     /// Not yet.
     Waits {
@@ -90,11 +103,12 @@ impl PermitRecord {
     #[must_use]
     pub fn of(permit: Permit, heard: Option<SinceBoot>) -> Option<Self> {
         Some(match permit {
-            Permit::Granted { ask, rate, length, after } => Self::Granted {
+            Permit::Granted { ask, rate, length, after, rated } => Self::Granted {
                 ask,
                 bytes_per_s: rate.map(|Bandwidth(rate)| rate),
                 after_bytes_per_s: after.map(|Bandwidth(rate)| rate),
                 until_ms: heard?.plus(length),
+                rated: rated.0,
             },
             Permit::Waits { ask, position, expected } => {
                 Self::Waits { ask, position, expected_ms: expected.0 }
@@ -123,14 +137,26 @@ impl PermitRecord {
         is_worth || self.ending(*known) != *before
     }
 
+    /// The record that set the rate, if it did so after `before` and to no more than that.
+    #[must_use]
+    pub fn rated_no_higher(&self, before: &Self) -> Option<u64> {
+        let granted = |permit: &Self| match permit {
+            Self::Granted { bytes_per_s, rated, .. } => {
+                Some((bytes_per_s.unwrap_or(u64::MAX), *rated))
+            }
+            Self::Waits { .. } | Self::Denied { .. } => None,
+        };
+        let ((rate, rated), (was, was_rated)) = granted(self).zip(granted(before))?;
+        (rate <= was && rated > was_rated).then_some(rated)
+    }
+
     /// The same with another end.
     fn ending(&self, until_ms: SinceBoot) -> Self {
-        match self.clone() {
-            Self::Granted { ask, bytes_per_s, after_bytes_per_s, until_ms: _ } => {
-                Self::Granted { ask, bytes_per_s, after_bytes_per_s, until_ms }
-            }
-            other @ (Self::Waits { .. } | Self::Denied { .. }) => other,
+        let mut other = self.clone();
+        if let Self::Granted { until_ms: until, .. } = &mut other {
+            *until = until_ms;
         }
+        other
     }
 }
 
@@ -140,7 +166,8 @@ mod tests {
 
     fn granted(rate: u64, length: u64, heard: u64) -> PermitRecord {
         let (rate, after) = (Some(Bandwidth(rate)), Some(Bandwidth(1)));
-        let permit = Permit::Granted { ask: 2, rate, length: Span(length), after };
+        let permit =
+            Permit::Granted { ask: 2, rate, length: Span(length), after, rated: DecisionSeq(7) };
         PermitRecord::of(permit, Some(SinceBoot(heard))).unwrap()
     }
 
@@ -158,7 +185,8 @@ mod tests {
 
     #[test]
     fn nobody_is_told_of_a_permit_whose_end_is_not_known() {
-        let permit = Permit::Granted { ask: 1, rate: None, length: Span(5), after: None };
+        let (rated, length) = (DecisionSeq(7), Span(5));
+        let permit = Permit::Granted { ask: 1, rate: None, length, after: None, rated };
         assert_eq!(PermitRecord::of(permit, None), None);
         let waits = Permit::Waits { ask: 1, position: 0, expected: Span(5) };
         assert!(PermitRecord::of(waits, None).is_some());

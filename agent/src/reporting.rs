@@ -165,7 +165,7 @@ fn passed(since: Instant) -> Span {
 mod tests {
     use super::*;
     use crate::permits::AskRecord;
-    use tidegate_model::{Commit, TaskSeen, WriteClass};
+    use tidegate_model::{Commit, DecisionSeq, TaskSeen, WriteClass};
 
     fn facts(note: &str) -> NodeFacts {
         NodeFacts {
@@ -281,6 +281,7 @@ mod tests {
             asked_ms: SinceBoot(0),
             written: 0,
             done: false,
+            rated: 0,
         };
         let mut told = |record: AskRecord| {
             let ask = Some(record.seen());
@@ -307,6 +308,8 @@ mod tests {
         let second = AskRecord { number: 2, ..written };
         let (number, ask) = told(second).unwrap();
         assert_eq!((number, ask.ask.number, ask.written), (2, 2, Bytes(3)));
+        let (_, ask) = told(AskRecord { rated: 7, ..second }).unwrap();
+        assert_eq!(ask.rated, DecisionSeq(7), "at once: others wait for it");
         let (number, ask) = told(AskRecord { done: true, ..second }).unwrap();
         assert_eq!((number, ask.done), (0, true), "nothing is to be renewed");
     }

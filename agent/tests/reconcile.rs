@@ -285,11 +285,13 @@ fn the_answer_to_an_open_ask_is_handed_on_once_it_is_known_until_when_it_holds()
         asked_ms: SinceBoot(100),
         written: 0,
         done: false,
+        rated: 0,
     };
     let facts = |ask, permit| TaskFacts { ask: Some(ask), permit, ..TaskStatus::Running.into() };
     let granting = |ask| {
         let (rate, after) = (Some(Bandwidth(9)), None);
-        let permit = Some(Permit::Granted { ask, rate, length: Span(1000), after });
+        let (rated, length) = (DecisionSeq(1), Span(1000));
+        let permit = Some(Permit::Granted { ask, rate, length, after, rated });
         Order::Run(Box::new(Launch { permit, ..*launch(&["a"]) }))
     };
     let until = |end| PermitRecord::Granted {
@@ -297,6 +299,7 @@ fn the_answer_to_an_open_ask_is_handed_on_once_it_is_known_until_when_it_holds()
         bytes_per_s: Some(9),
         after_bytes_per_s: None,
         until_ms: SinceBoot(end),
+        rated: 1,
     };
     let hands_on = |permit| [Action::Permit { task: task(T), permit }];
     let mut node = known(Before::Running);

@@ -187,7 +187,7 @@ fn slots(policy: &mut v1::Policy) -> Vec<(&'static str, Slot<'_>)> {
 }
 
 /// Taken apart field by field: a rule that is added is not forgotten here.
-fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 26] {
+fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 27] {
     let v1::Sharing {
         small_reserve,
         small_gpus,
@@ -212,6 +212,7 @@ fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 26] {
         return_span_ms,
         pass_every_ms,
         gate_width,
+        gate_patience_ms,
         no_progress_limit,
         require_rehearsal,
         gpu_types,
@@ -240,6 +241,7 @@ fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 26] {
         ("return_span", Slot::Span(return_span_ms)),
         ("pass_every", Slot::Span(pass_every_ms)),
         ("gate_width", Slot::Count(gate_width)),
+        ("gate_patience", Slot::Span(gate_patience_ms)),
         ("no_progress_limit", Slot::Count(no_progress_limit)),
         ("require_rehearsal", Slot::Above(require_rehearsal)),
         ("gpu_types", Slot::Kinds(gpu_types)),

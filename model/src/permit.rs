@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::ids::DecisionSeq;
 use crate::time::Span;
 use crate::units::{Bandwidth, Bytes};
 
@@ -74,6 +75,9 @@ pub struct AskSeen {
     pub written: Bytes,
     /// It writes no more, or no longer wants to.
     pub done: bool,
+    /// `rated` of the newest grant that its job was told and that gave it no more than the one before;
+    /// zero = none.
+    pub rated: DecisionSeq,
 }
 
 /// The answer to an ask, as the node is told.
@@ -89,6 +93,8 @@ pub enum Permit {
         length: Span,
         /// What the gang may use once that is over and nobody was heard; none = not limited.
         after: Option<Bandwidth>,
+        /// The journal record that set the rate.
+        rated: DecisionSeq,
     },
     /// Not yet.
     Waits {

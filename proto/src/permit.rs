@@ -1,6 +1,6 @@
 //! Conversions of asks and permits to write, and of the limits of a storage target's gate.
 
-use tidegate_model::{Ask, AskSeen, Bandwidth, Bytes, Permit, Span, WriteClass};
+use tidegate_model::{Ask, AskSeen, Bandwidth, Bytes, DecisionSeq, Permit, Span, WriteClass};
 
 use crate::v1;
 use crate::wire_error::{WireError, required};
@@ -43,12 +43,12 @@ impl TryFrom<v1::AskSeen> for AskSeen {
             patience: wire.patience_ms.map(Span),
         };
         let (waited, written) = (Span(wire.waited_ms), Bytes(wire.written));
-        Ok(Self { ask, waited, written, done: wire.done })
+        Ok(Self { ask, waited, written, done: wire.done, rated: DecisionSeq(wire.rated) })
     }
 }
 
 impl From<AskSeen> for v1::AskSeen {
-    fn from(AskSeen { ask, waited, written, done }: AskSeen) -> Self {
+    fn from(AskSeen { ask, waited, written, done, rated }: AskSeen) -> Self {
         Self {
             number: ask.number,
             class: class_message(ask.class).into(),
@@ -58,6 +58,7 @@ impl From<AskSeen> for v1::AskSeen {
             waited_ms: waited.0,
             written: written.0,
             done,
+            rated: rated.0,
         }
     }
 }
@@ -69,9 +70,10 @@ impl TryFrom<v1::Permit> for Permit {
         use v1::permit::{Answer, Denied, Granted, Waits};
         let ask = numbered(wire.ask, "Permit.ask")?;
         Ok(match required(wire.answer, "Permit.answer")? {
-            Answer::Granted(Granted { bytes_per_s, length_ms, after_bytes_per_s }) => {
+            Answer::Granted(Granted { bytes_per_s, length_ms, after_bytes_per_s, rated }) => {
                 let (rate, after) = (bytes_per_s.map(Bandwidth), after_bytes_per_s.map(Bandwidth));
-                Self::Granted { ask, rate, length: Span(length_ms), after }
+                let (length, rated) = (Span(length_ms), DecisionSeq(rated));
+                Self::Granted { ask, rate, length, after, rated }
             }
             Answer::Waits(Waits { position, expected_ms }) => {
                 Self::Waits { ask, position, expected: Span(expected_ms) }
@@ -86,10 +88,11 @@ impl From<Permit> for v1::Permit {
         use v1::permit::{Answer, Denied, Granted, Waits};
         let ask = permit.ask();
         let answer = match permit {
-            Permit::Granted { ask: _, rate, length, after } => Answer::Granted(Granted {
+            Permit::Granted { ask: _, rate, length, after, rated } => Answer::Granted(Granted {
                 bytes_per_s: rate.map(|rate| rate.0),
                 length_ms: length.0,
                 after_bytes_per_s: after.map(|rate| rate.0),
+                rated: rated.0,
             }),
             Permit::Waits { ask: _, position, expected } => {
                 Answer::Waits(Waits { position, expected_ms: expected.0 })

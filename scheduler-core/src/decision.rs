@@ -355,6 +355,8 @@ pub enum Decision {
         rate: Bandwidth,
         /// Whether it comes out of what is kept for silent nodes.
         pooled: bool,
+        /// What it may go on with until its node says that its job was told; none = no more than that.
+        still: Option<Bandwidth>,
     },
     /// The attempt writes or reads no more: what was kept for it is free.
     WriteEnded(AttemptId),

@@ -109,6 +109,8 @@ pub(crate) struct Writer {
     pub(crate) who: AttemptId,
     /// What is reckoned for it.
     pub(crate) rate: Bandwidth,
+    /// What it is told. Less than is reckoned until its node says that it was.
+    pub(crate) told: Bandwidth,
     /// The most that it can use.
     pub(crate) own: Bandwidth,
     /// Whether it keeps to the rate that it is given.
@@ -132,6 +134,8 @@ pub(crate) enum Step {
     Admit { who: AttemptId, rate: Bandwidth, pooled: bool },
     /// Who writes may write more, and out of the ordinary part from now on.
     Raise { who: AttemptId, rate: Bandwidth },
+    /// Who writes may write less, as less may be written.
+    Lower { who: AttemptId, rate: Bandwidth },
 }
 
 /// Those that wait, in their order, and whether the pool is there for any of them.
@@ -172,19 +176,37 @@ pub(crate) fn step(
         any.then(|| room.next(now, writers, wants).or_else(|| room.overdue(wants))).flatten()
     };
     // Who writes out of the pool was not the first in the order: those that are go before it.
-    raised(false).or_else(admitted).or_else(|| raised(true))
+    lowered(limits, writers).or_else(|| raised(false)).or_else(admitted).or_else(|| raised(true))
+}
+
+/// Who came last is told to write less if all may write more than the cap: as after it became lower.
+/// Nobody is told less than what a permit is worth.
+fn lowered(limits: Limits, writers: &[Writer]) -> Option<Step> {
+    let pooled = writers.iter().filter(|one| one.pooled).map(|one| one.rate).sum();
+    let told: Bandwidth = writers.iter().filter(|one| !one.pooled).map(|one| one.told).sum();
+    let over = told.less(limits.cap.less(pooled));
+    if over == Bandwidth(0) {
+        return None;
+    }
+    let last = writers.iter().rev().filter(|one| one.asks && !one.pooled);
+    last.filter_map(|one| {
+        let least = Bandwidth((one.own.min(limits.cap).0 / LEAST_PART).max(1));
+        let rate = one.told.less(over).max(least);
+        (rate < one.told).then_some(Step::Lower { who: one.who, rate })
+    })
+    .next()
 }
 
 /// Whether a writer may have more, and out of the ordinary part. What is small is left.
 fn raise(limits: Limits, writers: &[Writer], pool_needed: bool, one: &Writer) -> Option<Step> {
-    if one.rate >= one.own {
+    if one.told >= one.own {
         return None;
     }
     let others: Vec<Writer> =
         writers.iter().filter(|other| other.who != one.who).copied().collect();
     let room = Room::of(limits, &others, pool_needed);
     let rate = one.own.min(room.most).min(room.free);
-    let worth = one.rate.0.saturating_add(one.rate.0 / CHANGE_PART);
+    let worth = one.told.0.saturating_add(one.told.0 / CHANGE_PART);
     (rate.0 > worth).then_some(Step::Raise { who: one.who, rate })
 }
 

@@ -103,6 +103,8 @@ pub struct Sharing {
     pub pass_every: Span,
     /// Attempts that may save to one storage target at a time (4).
     pub gate_width: u32,
+    /// How long anybody waits at a gate before what is kept of its cap is there for it (10 min).
+    pub gate_patience: Span,
     /// Attempts in a row without a new commit after which a job is parked (3).
     pub no_progress_limit: u32,
     /// Protected jobs of more GPUs must have passed a rehearsal; none = none must.
@@ -139,6 +141,7 @@ impl Default for Sharing {
             return_span: Span::minutes(15),
             pass_every: Span::seconds(60),
             gate_width: 4,
+            gate_patience: Span::minutes(10),
             no_progress_limit: 3,
             require_rehearsal: None,
             gpu_types: Vec::new(),
@@ -165,6 +168,7 @@ impl Sharing {
             ("spare_recent", self.spare_recent, Span::ZERO, day),
             ("return_span", self.return_span, Span::minutes(1), day),
             ("pass_every", self.pass_every, Span::seconds(1), Span::hours(1)),
+            ("gate_patience", self.gate_patience, Span::seconds(1), day),
         ];
         for (key, value, least, most) in spans {
             if value < least || value > most {

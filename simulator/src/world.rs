@@ -89,8 +89,9 @@ pub struct World<O> {
     writes: BTreeMap<AttemptId, Write>,
     /// The server that all write to, if it is played.
     traffic: Option<Traffic>,
-    /// The highest cap that each gate ever had.
-    caps: BTreeMap<(StorageName, Flow), Bandwidth>,
+    /// What might be written or read at each gate since the last look, and what was: its cap then, or more if
+    /// that had become lower.
+    allowed: BTreeMap<(StorageName, Flow), (Bandwidth, Bandwidth)>,
     /// Since when the coordinator is away.
     away: Option<Timestamp>,
     submits: u128,
@@ -124,7 +125,7 @@ impl<O: Observer> World<O> {
             timers_set: 0,
             writes: BTreeMap::new(),
             traffic: None,
-            caps: BTreeMap::new(),
+            allowed: BTreeMap::new(),
             away: None,
             submits: 0,
             stale: BTreeSet::new(),
@@ -261,11 +262,11 @@ impl<O: Observer> World<O> {
                 let tasks = self.replay.attempt(*attempt).map(|one| &one.tasks);
                 self.stale.extend(tasks.into_iter().flatten().map(|task| task.place.node));
             }
-            Decision::GateSet { storage, rule, .. } => {
-                let writes = rule.hours.iter().map(|hours| hours.cap).chain(rule.cap).max();
-                for (flow, cap) in [(Flow::Writes, writes), (Flow::Reads, rule.reads)] {
-                    let highest = self.caps.entry((storage.clone(), flow)).or_default();
-                    *highest = cap.map_or(Bandwidth(u64::MAX), |cap| cap.max(*highest));
+            Decision::GateSet { storage, .. } => {
+                for flow in [Flow::Writes, Flow::Reads] {
+                    // Before there was a cap anything might.
+                    let all = (Bandwidth(u64::MAX), Bandwidth(u64::MAX));
+                    self.allowed.entry((storage.clone(), flow)).or_insert(all);
                 }
             }
             Decision::PermitGranted { permit, .. } => {
@@ -281,7 +282,7 @@ impl<O: Observer> World<O> {
         }
     }
 
-    fn check(&self, event: &Event) -> Result<(), Wrong> {
+    fn check(&mut self, event: &Event) -> Result<(), Wrong> {
         let found = self.core.audit(self.now);
         if !found.is_empty() {
             return Err(Wrong::Audit(found));

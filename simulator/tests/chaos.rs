@@ -101,7 +101,7 @@ impl Chaos {
         sizes.into_iter().try_for_each(|(path, size)| self.set(path, size, Cut::Now))
     }
 
-    /// The storage target has a cap under most seeds, of which a checkpoint takes a while.
+    /// The storage target has a cap under most seeds, of which a checkpoint takes a while; later another one.
     fn limit(&mut self) -> Result<(), Wrong> {
         if self.dice.u32(0..4) == 0 {
             return Ok(());
@@ -194,7 +194,8 @@ impl Chaos {
                 by: ROOT,
                 request: GateRequest::Resume,
             },
-            14..=18 => return self.befall_job(),
+            14 => return self.limit(),
+            15..=18 => return self.befall_job(),
             _ => return self.submit(step),
         };
         self.world.tell(&asked).map(|_decided| ())

@@ -173,7 +173,7 @@ fn cap(bytes: u64) -> GateRule {
 fn asks(of: TaskId, done: bool) -> Event {
     let (class, bytes) = (WriteClass::Periodic, Bytes(1 << 20));
     let ask = Ask { number: 1, class, bytes, files: 1, patience: Some(Span::minutes(1)) };
-    let seen = AskSeen { ask, waited: Span(1), written: Bytes(0), done };
+    let seen = AskSeen { ask, waited: Span(1), written: Bytes(0), done, rated: DecisionSeq(0) };
     Event::NodeReported {
         node: node(),
         complete: false,

@@ -190,6 +190,29 @@ async fn a_job_that_asks_waits_for_the_others_and_writes_when_they_are_done() {
 }
 
 #[tokio::test]
+async fn under_a_lower_cap_who_came_last_writes_less_and_the_next_comes_once_it_was_told() {
+    let cluster = cluster(None).await;
+    let client = cluster.client().unwrap();
+    let mut first = Job::started(&cluster, "first").await;
+    let mut second = Job::started(&cluster, "second").await;
+    first.ask(1_000_000_000);
+    assert_eq!(first.rate(), OF_A_NODE);
+    second.ask(1_000_000_000);
+    assert_eq!(second.rate(), CAP - OF_A_NODE);
+    let rule = gate(&client).await.rule.unwrap();
+    let lower = v1::GateRule { cap_bytes_per_s: Some(CAP * 7 / 10), ..rule.clone() };
+    client.set_gate("shared", lower).await.unwrap();
+    assert_eq!(second.rate(), CAP / 10, "unasked");
+    assert_eq!(gate(&client).await.admitted_bytes_per_s, CAP * 7 / 10);
+    // What it may no longer write goes to others only when its node has said that it was told.
+    client.set_gate("shared", rule).await.unwrap();
+    assert_eq!(second.rate(), CAP - OF_A_NODE);
+    first.done(1);
+    assert_eq!(second.rate(), OF_A_NODE);
+    second.done(1);
+}
+
+#[tokio::test]
 async fn who_restores_waits_for_others_that_restore_and_not_for_who_writes() {
     let cluster = cluster(None).await;
     let client = cluster.client().unwrap();

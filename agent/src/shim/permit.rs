@@ -86,6 +86,7 @@ impl Permits {
             asked_ms: SinceBoot::now(),
             written: 0,
             done: false,
+            rated: 0,
         });
         self.write();
         Ok(ToJob::Wait { ask, position: None, expected_s: None })
@@ -122,6 +123,7 @@ impl Permits {
         // One that cannot be read is none: the starter's next one replaces it.
         let answer = load::<PermitRecord>(&self.dir.permit()).ok().flatten();
         let Some(answer) = answer.filter(|answer| answer.ask() == open.number) else { return };
+        let lowered = open.answer.as_ref().and_then(|before| answer.rated_no_higher(before));
         let before = open.answer.replace(answer);
         let (was_lapsed, now) = (mem::take(&mut open.has_lapsed), SinceBoot::now());
         open.has_lapsed = open.is_over(now);
@@ -132,6 +134,10 @@ impl Permits {
         }
         if matches!(open.answer, Some(PermitRecord::Denied { .. })) {
             self.end();
+        } else if let Some((record, rated)) = self.record.as_mut().zip(lowered) {
+            // Until the coordinator hears of it the rate before counts.
+            record.rated = rated;
+            self.write();
         }
     }
 
@@ -248,7 +254,9 @@ impl Open {
             Some(PermitRecord::Denied { ask, why }) => {
                 ToJob::Deny { ask, why, retry_after_s: None }
             }
-            Some(PermitRecord::Granted { ask, bytes_per_s, after_bytes_per_s, until_ms }) => {
+            Some(PermitRecord::Granted {
+                ask, bytes_per_s, after_bytes_per_s, until_ms, ..
+            }) => {
                 let lapsed = self.has_lapsed;
                 ToJob::Grant(Grant {
                     permit: ask,

@@ -33,7 +33,7 @@ fn answer(bench: &mut Bench, permit: impl Fn(u64) -> PermitRecord) {
 
 fn granted(ask: u64, bytes_per_s: Option<u64>) -> PermitRecord {
     let until_ms = SinceBoot::now().plus(Span::minutes(10));
-    PermitRecord::Granted { ask, bytes_per_s, after_bytes_per_s: None, until_ms }
+    PermitRecord::Granted { ask, bytes_per_s, after_bytes_per_s: None, until_ms, rated: 1 }
 }
 
 fn check_output(bench: &mut Bench, exit: u8, stdout: &str, stderr: &str) {

@@ -32,7 +32,8 @@ fn answer(bench: &mut Bench, permit: PermitRecord) {
 
 fn granted(ask: u64, rate: u64, length: Span) -> PermitRecord {
     let until_ms = SinceBoot::now().plus(length);
-    PermitRecord::Granted { ask, bytes_per_s: Some(rate), after_bytes_per_s: Some(7), until_ms }
+    let (bytes_per_s, after_bytes_per_s, rated) = (Some(rate), Some(7), rate);
+    PermitRecord::Granted { ask, bytes_per_s, after_bytes_per_s, until_ms, rated }
 }
 
 /// A periodic save of a hundred bytes; its number.

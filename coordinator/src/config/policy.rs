@@ -42,6 +42,7 @@ pub(super) struct RawPolicy {
     return_span: Option<String>,
     pass_every: Option<String>,
     gate_width: Option<u32>,
+    gate_patience: Option<String>,
     no_progress_limit: Option<u32>,
     require_rehearsal: Option<u32>,
     gpu_types: Option<Vec<RawGpuType>>,
@@ -54,7 +55,7 @@ struct RawGpuType {
     weight: u32,
 }
 
-const KEYS: [&str; 34] = [
+const KEYS: [&str; 35] = [
     "start_timeout",
     "restart_backoff",
     "restart_backoff_max",
@@ -86,6 +87,7 @@ const KEYS: [&str; 34] = [
     "return_span",
     "pass_every",
     "gate_width",
+    "gate_patience",
     "no_progress_limit",
     "require_rehearsal",
     "gpu_types",
@@ -168,6 +170,7 @@ fn sharing(raw: &RawPolicy, default: &Sharing) -> Result<Sharing, String> {
         return_span: span("return_span", raw.return_span.as_ref(), default.return_span)?,
         pass_every: span("pass_every", raw.pass_every.as_ref(), default.pass_every)?,
         gate_width: raw.gate_width.unwrap_or(default.gate_width),
+        gate_patience: span("gate_patience", raw.gate_patience.as_ref(), default.gate_patience)?,
         no_progress_limit: raw.no_progress_limit.unwrap_or(default.no_progress_limit),
         require_rehearsal: raw.require_rehearsal.map(GpuCount).or(default.require_rehearsal),
         gpu_types: raw.gpu_types.iter().flatten().map(rule).collect::<Result<_, _>>()?,
@@ -259,6 +262,7 @@ fn show_sharing(out: &mut fmt::Formatter<'_>, sharing: &Sharing) -> fmt::Result 
     writeln!(out, "return_span = \"{}\"", sharing.return_span)?;
     writeln!(out, "pass_every = \"{}\"", sharing.pass_every)?;
     writeln!(out, "gate_width = {}", sharing.gate_width)?;
+    writeln!(out, "gate_patience = \"{}\"", sharing.gate_patience)?;
     write!(out, "no_progress_limit = {}", sharing.no_progress_limit)?;
     for rule in &sharing.gpu_types {
         write!(

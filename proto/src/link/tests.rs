@@ -41,7 +41,7 @@ fn launch() -> Launch {
 
 fn granted() -> Permit {
     let (rate, after) = (Some(Bandwidth(10)), Some(Bandwidth(2)));
-    Permit::Granted { ask: 3, rate, length: Span::seconds(15), after }
+    Permit::Granted { ask: 3, rate, length: Span::seconds(15), after, rated: DecisionSeq(7) }
 }
 
 fn plan() -> NodePlan {
@@ -66,7 +66,8 @@ fn a_plan_reads_back_what_it_wrote() {
 
 #[test]
 fn every_answer_to_an_ask_reads_back_what_it_wrote() {
-    let unlimited = Permit::Granted { ask: 1, rate: None, length: Span(1), after: None };
+    let unlimited =
+        Permit::Granted { ask: 1, rate: None, length: Span(1), after: None, rated: DecisionSeq(0) };
     let waits = Permit::Waits { ask: 2, position: 4, expected: Span::seconds(9) };
     let denied = Permit::Denied { ask: 3, why: "no storage".into() };
     for permit in [granted(), unlimited, waits, denied] {
@@ -92,7 +93,8 @@ fn a_report_reads_back_what_it_wrote() {
         files: 8,
         patience: Some(Span::minutes(5)),
     };
-    let ask = AskSeen { ask, waited: Span(4), written: Bytes(50), done: true };
+    let ask =
+        AskSeen { ask, waited: Span(4), written: Bytes(50), done: true, rated: DecisionSeq(7) };
     let report = Report {
         complete: false,
         facts: None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_model::{Bandwidth, Bytes, TaskId, Timestamp, WriteClass};
+use tidegate_model::{Bandwidth, Bytes, DecisionSeq, TaskId, Timestamp, WriteClass};
 
 use super::Attempt;
 use crate::gate::Flow;
@@ -20,6 +20,10 @@ pub struct Writing {
     pub pooled: bool,
     /// The ask that it answers; none = it was told to save, and has not asked.
     pub permit: Option<PermitOf>,
+    /// What it may go on with until its node says that its job was told the rate; none = no more than that.
+    pub still: Option<Bandwidth>,
+    /// The record that set the rate.
+    pub rated: DecisionSeq,
 }
 
 impl Writing {

@@ -8,7 +8,8 @@ mod target;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{
-    Ask, AskSeen, AttemptId, Bandwidth, Bytes, NodeId, Permit, Span, StorageName, TaskId, Timestamp,
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, DecisionSeq, NodeId, Permit, Span, StorageName,
+    TaskId, Timestamp,
 };
 
 use self::target::{POOL_PART, Target, said_rate};
@@ -20,8 +21,10 @@ use crate::observations::{NodeState, Noted, Observations, Told};
 
 pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate};
 
-/// How long anybody waits before the pool is there for it (3-checkpoint, "Write gate").
-pub(crate) const MAX_WAIT: Span = Span::minutes(10);
+/// How long anybody waits before the pool is there for it.
+fn patience(books: &Books) -> Span {
+    books.policy.sharing.gate_patience
+}
 
 /// The next change at any gate.
 pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
@@ -106,7 +109,8 @@ fn lapsed(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision
             return None;
         }
         let rate = of.rate?.min(safe_rate(books, job, attempt, of.flow())?);
-        Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true })
+        // Time has told its job, whatever its node says.
+        Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true, still: None })
     })
 }
 
@@ -165,12 +169,14 @@ fn stepped(
     if has_room(target.limits, &target.writers) {
         target.ask_all(books, seen, now, gate);
     }
-    let wants = order(std::mem::take(&mut target.wants), now, MAX_WAIT);
+    let wants = order(std::mem::take(&mut target.wants), now, patience(books));
     let told = |rate: Bandwidth| target.capped.then_some(rate);
     let line = Line::of(&wants, target.limits);
     match step(now, target.limits, &target.writers, line)? {
-        Step::Raise { who, rate } => {
-            Some(Decision::WriteRated { attempt: who, rate, pooled: false })
+        Step::Raise { who, rate } | Step::Lower { who, rate } => {
+            let reckoned = target.writers.iter().find(|one| one.who == who).map(|one| one.rate);
+            let still = reckoned.filter(|reckoned| *reckoned > rate);
+            Some(Decision::WriteRated { attempt: who, rate, pooled: false, still })
         }
         Step::Admit { who, rate, pooled } => {
             let (job, attempt) = books.with_job(who)?;
@@ -217,7 +223,7 @@ fn tellings(
     if !target.capped || target.paused {
         return Vec::new();
     }
-    let mut wants = order(target.wants, now, MAX_WAIT);
+    let mut wants = order(target.wants, now, patience(books));
     wants.truncate(LOOK_AHEAD);
     let slots = schedule(now, target.limits, target.writers, wants);
     let before = |(id, slot): (AttemptId, Slot)| {
@@ -241,7 +247,7 @@ pub(crate) fn line(
 ) -> (Vec<Want>, BTreeMap<AttemptId, Slot>) {
     let target = Target::whole(books, seen, now, gate);
     let (limits, capped) = (target.limits, target.capped);
-    let wants = order(target.wants, now, MAX_WAIT);
+    let wants = order(target.wants, now, patience(books));
     let (mut writers, mut expected) = (target.writers, wants.clone());
     if !capped {
         // Everybody counts as one byte a second there: so many as the seconds that it takes to save.
@@ -287,7 +293,8 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
     if job.storage().is_none() {
         if flow == Flow::Reads {
             // It reads what is no checkpoint of ours.
-            return Some(Permit::Granted { ask, rate: None, length: Span::hours(24), after: None });
+            let (rated, length) = (DecisionSeq(0), Span::hours(24));
+            return Some(Permit::Granted { ask, rate: None, length, after: None, rated });
         }
         let why = "the job's file has no [checkpoint]; a permit is for a storage target that it \
                    names";
@@ -310,7 +317,7 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
     let rate = of.rate.map(|rate| said_rate(noted.seen.ask, of.bytes, rate));
     let length = of.rate.map_or(Span::hours(24), |rate| length(of.bytes, rate));
     let after = of.rate.and_then(|rate| Some(rate.min(safe_rate(books, job, attempt, flow)?)));
-    Some(Permit::Granted { ask, rate, length, after })
+    Some(Permit::Granted { ask, rate, length, after, rated: of.rated })
 }
 
 /// The next instant after `now` at which time alone changes something at a gate: somebody has
@@ -332,7 +339,10 @@ pub(crate) fn next_deadline(
         let capped = Target::limits(books, gate, now).is_some();
         let target = capped.then(|| Target::whole(books, seen, now, gate));
         let late = target.into_iter().flat_map(|Target { wants, patience, .. }| {
-            wants.into_iter().map(|want| want.since.plus(MAX_WAIT)).chain(patience)
+            wants
+                .into_iter()
+                .map(|want| want.since.plus(books.policy.sharing.gate_patience))
+                .chain(patience)
         });
         let told = tellings(books, seen, now, gate).into_iter().map(|(at, _)| at);
         late.chain(hours).chain(told).filter(|at| *at > now).min()

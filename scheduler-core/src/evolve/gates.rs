@@ -46,8 +46,15 @@ impl Books {
                     ensure(save.admitted.is_none(), "a request is admitted once")?;
                     save.admitted = Some(stamp.at);
                     ensure(entry.writing.is_none(), "who writes is not told to")?;
-                    let (since, pooled) = (stamp.at, false);
-                    entry.writing = Some(Writing { since, bytes, rate, pooled, permit: None });
+                    entry.writing = Some(Writing {
+                        since: stamp.at,
+                        bytes,
+                        rate,
+                        pooled: false,
+                        permit: None,
+                        still: None,
+                        rated: stamp.seq,
+                    });
                     Ok(())
                 })
             }
@@ -57,14 +64,16 @@ impl Books {
                     ensure(entry.is_live(), "what has ended writes nothing")?;
                     let asked = entry.writing.is_none_or(|writing| writing.permit.is_none());
                     ensure(asked, "one permit at a time")?;
-                    let permit = Some(*permit);
-                    entry.writing = Some(Writing { since, bytes, rate, pooled, permit });
+                    let (permit, rated) = (Some(*permit), stamp.seq);
+                    entry.writing =
+                        Some(Writing { since, bytes, rate, pooled, permit, still: None, rated });
                     Ok(())
                 })
             }
-            Decision::WriteRated { attempt, rate, pooled } => {
+            Decision::WriteRated { attempt, rate, pooled, still } => {
                 self.change_writing(*attempt, |writing| {
                     (writing.rate, writing.pooled) = (Some(*rate), *pooled);
+                    (writing.still, writing.rated) = (*still, stamp.seq);
                     Some(*writing)
                 })
             }

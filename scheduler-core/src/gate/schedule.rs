@@ -32,17 +32,17 @@ pub(crate) fn schedule(
     loop {
         while let Some(step) = step(at, limits, &writers, queue.line()) {
             match step {
-                Step::Raise { who, rate } => {
+                Step::Raise { who, rate } | Step::Lower { who, rate } => {
                     let mut all = writers.iter_mut();
                     if let Some(one) = all.find(|one| one.who == who) {
-                        (one.rate, one.pooled) = (rate, false);
+                        (one.rate, one.told, one.pooled) = (rate, rate, false);
                     }
                 }
                 Step::Admit { who, rate, pooled } => {
                     let Some(Want { bytes, own, asks, .. }) = queue.take(who) else { break };
                     let position = slots.len();
                     slots.insert(who, Slot { from: at, until: at, position });
-                    writers.push(Writer { who, rate, own, asks, pooled, left: bytes });
+                    writers.push(Writer { who, rate, told: rate, own, asks, pooled, left: bytes });
                 }
             }
         }

@@ -165,6 +165,7 @@ fn the_pool_is_lent_until_somebody_has_waited_too_long_and_then_comes_back() {
     let writes = |want: Want, rate: u64, pooled| Writer {
         who: want.who,
         rate: Bandwidth(rate * GB),
+        told: Bandwidth(rate * GB),
         own: want.own,
         asks: want.asks,
         pooled,
@@ -189,12 +190,41 @@ fn the_pool_is_lent_until_somebody_has_waited_too_long_and_then_comes_back() {
 }
 
 #[test]
+fn under_a_lower_cap_who_came_last_writes_less_and_nobody_more_until_that_is_told() {
+    let [a, b, c, _] = four();
+    let half = Limits { cap: Bandwidth(CAP.0 / 2), ..limits() };
+    let writes = |want: Want, reckoned: u64, told: u64| Writer {
+        who: want.who,
+        rate: Bandwidth(reckoned * GB),
+        told: Bandwidth(told * GB),
+        own: CAP,
+        asks: true,
+        pooled: false,
+        left: want.bytes,
+    };
+    let next = |writers: &[Writer]| {
+        step(Timestamp(0), half, writers, Line::of(&[Want { own: Bandwidth(GB), ..c }], half))
+    };
+    let lower = |want: Want, rate| Some(Step::Lower { who: want.who, rate: Bandwidth(rate) });
+    assert_eq!(next(&[writes(a, 60, 60), writes(b, 40, 40)]), lower(b, CAP.0 / 32), "its part");
+    let rest = CAP.0 / 2 - CAP.0 / 32;
+    let b_told = Writer { told: Bandwidth(CAP.0 / 32), ..writes(b, 40, 0) };
+    assert_eq!(next(&[writes(a, 60, 60), b_told]), lower(a, rest));
+    let a_told = Writer { told: Bandwidth(rest), ..writes(a, 60, 0) };
+    assert_eq!(next(&[a_told, b_told]), None, "what was is reckoned until they are told");
+    let b_alone = Writer { rate: b_told.told, ..b_told };
+    let raised = Some(Step::Raise { who: b.who, rate: Bandwidth(CAP.0 / 2) });
+    assert_eq!(next(&[b_alone]), raised);
+}
+
+#[test]
 fn nobody_who_fits_keeps_the_one_before_it_waiting() {
     let [a, b, c, d] = four();
     let own = |want: Want, own: u64| Want { asks: false, own: Bandwidth(own * GB), ..want };
     let b = Writer {
         who: b.who,
         rate: Bandwidth(80 * GB),
+        told: Bandwidth(80 * GB),
         own: Bandwidth(80 * GB),
         asks: false,
         pooled: false,
@@ -292,12 +322,13 @@ proptest! {
                     let place = ordered.iter().position(|want| want.who == who).unwrap();
                     let Want { own, asks, bytes, .. } = ordered.remove(place);
                     prop_assert!(rate <= own);
-                    live.push(Writer { who, rate, own, asks, pooled, left: bytes });
+                    live.push(Writer { who, rate, told: rate, own, asks, pooled, left: bytes });
                 }
+                Some(Step::Lower { .. }) => prop_assert!(false, "the cap stays as it is"),
                 Some(Step::Raise { who, rate }) => {
                     let one = live.iter_mut().find(|one| one.who == who).unwrap();
                     prop_assert!(one.asks && rate > one.rate && rate <= one.own);
-                    (one.rate, one.pooled) = (rate, false);
+                    (one.rate, one.told, one.pooled) = (rate, rate, false);
                 }
                 None => {
                     prop_assert!(!live.is_empty(), "nobody writes and {ordered:?} wait");

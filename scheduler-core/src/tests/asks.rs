@@ -1,8 +1,8 @@
 //! Tasks that ask before they write: what they are granted, and when they are told of their turns.
 
 use tidegate_model::{
-    Ask, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, JobId, JobSpec, NodeId, Order,
-    Permit, SaveTarget, Span, TaskId, UserId, WriteClass,
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, JobId, JobSpec,
+    NodeId, Order, Permit, SaveTarget, Span, TaskId, UserId, WriteClass,
 };
 
 use super::lab::Lab;
@@ -44,7 +44,8 @@ fn task(job: JobId) -> TaskId {
 fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
     let (bytes, class) = (Bytes(bytes), WriteClass::Periodic);
     let ask = Ask { number: 1, class, bytes, files, patience: None };
-    let seen = AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false };
+    let seen =
+        AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false, rated: DecisionSeq(0) };
     let node = lab.nodes_of(job).first().copied().unwrap();
     lab.apply(&Event::NodeReported {
         node: format!("n{node}").parse().unwrap(),

@@ -20,6 +20,8 @@ pub(super) struct Write {
     /// What it may do; none while it waits.
     grant: Option<Grant>,
     done: bool,
+    /// The newest lower rate that it was told.
+    rated: DecisionSeq,
 }
 
 impl Write {
@@ -79,8 +81,10 @@ impl<O: Observer> World<O> {
         let number = before.saturating_add(1);
         let bytes = self.works.get(&attempt.job).map(|work| work.bytes).unwrap_or_default();
         let ask = Ask { number, class, bytes, files: 0, patience: None };
-        self.writes.insert(attempt, Write { ask, request: None, grant: None, done: false });
-        self.say_ask(attempt, ask, false);
+        let rated = DecisionSeq(0);
+        let write = Write { ask, request: None, grant: None, done: false, rated };
+        self.writes.insert(attempt, write);
+        self.say_ask(attempt, write, false);
     }
 
     pub(super) fn write_and_leave(&mut self, attempt: AttemptId, request: DecisionSeq) {
@@ -95,10 +99,11 @@ impl<O: Observer> World<O> {
         }
     }
 
-    fn say_ask(&mut self, attempt: AttemptId, ask: Ask, done: bool) {
+    fn say_ask(&mut self, attempt: AttemptId, of: Write, done: bool) {
         let task = TaskId { attempt, index: 0 };
+        let Write { ask, rated, .. } = of;
         let written = if done { ask.bytes } else { Bytes(0) };
-        let seen = AskSeen { ask, waited: Span::ZERO, written, done };
+        let seen = AskSeen { ask, waited: Span::ZERO, written, done, rated };
         self.on_node_of(task, |agent| agent.asks(task, seen));
     }
 
@@ -108,13 +113,22 @@ impl<O: Observer> World<O> {
         if let Permit::Denied { ask, .. } = permit {
             return self.denied(attempt, *ask);
         }
-        let Permit::Granted { ask, rate, length, after } = *permit else { return };
+        let Permit::Granted { ask, rate, length, after, rated } = *permit else { return };
         let written = self.written_by(attempt);
         let Some(write) = self.writes.get_mut(&attempt).filter(|one| one.ask.number == ask) else {
             return;
         };
-        write.grant = Some(Grant { rate, length, after, since: now, written });
-        let bytes = write.ask.bytes;
+        let all = |rate: Option<Bandwidth>| rate.unwrap_or(Bandwidth(u64::MAX));
+        let before = write.grant.replace(Grant { rate, length, after, since: now, written });
+        let is_news = before.is_some_and(|before| all(rate) <= all(before.rate));
+        let is_news = is_news && write.rated < rated;
+        if is_news {
+            write.rated = rated;
+        }
+        let (of, bytes) = (*write, write.ask.bytes);
+        if is_news {
+            self.say_ask(attempt, of, false);
+        }
         if !self.flow(attempt, bytes, rate, Timer::Written(attempt)) {
             self.look_again(attempt);
         }
@@ -125,8 +139,8 @@ impl<O: Observer> World<O> {
         let write = self.writes.get_mut(&attempt).filter(|write| write.ask.number == ask);
         if let Some(write) = write {
             write.grant = None;
-            let ask = write.ask;
-            self.say_ask(attempt, ask, true);
+            let of = *write;
+            self.say_ask(attempt, of, true);
         }
     }
 
@@ -166,7 +180,7 @@ impl<O: Observer> World<O> {
         if by_rate && self.written_by(attempt) < write.ask.bytes {
             return self.look_again(attempt);
         }
-        self.say_ask(attempt, write.ask, true);
+        self.say_ask(attempt, write, true);
         self.writes.entry(attempt).and_modify(|write| (write.grant, write.done) = (None, true));
         if write.ask.class == WriteClass::Restore {
             return self.train(attempt);
@@ -184,27 +198,32 @@ impl<O: Observer> World<O> {
         }
     }
 
-    /// What may be written, and what may be read, is at most the highest cap there ever was, and so is what
-    /// those that ask do write and read.
-    pub(super) fn check_writes(&self) -> Result<(), Wrong> {
-        for ((storage, flow), cap) in &self.caps {
+    /// What may be written, and what may be read, never grows above the cap, and neither does what those
+    /// that ask do write and read. After the cap became lower it comes down, and does not grow meanwhile.
+    pub(super) fn check_writes(&mut self) -> Result<(), Wrong> {
+        let mut allowed = std::mem::take(&mut self.allowed);
+        for ((storage, flow), (may_most, does_most)) in &mut allowed {
             let books = &self.replay;
+            let cap = books.gates.get(storage).and_then(|gate| gate.rule.cap_at(*flow, self.now));
+            let cap = cap.unwrap_or(Bandwidth(u64::MAX));
             let here = |id: &AttemptId| {
                 let job = books.jobs.get(&id.job);
                 let offer = job.and_then(|job| job.spec.checkpoint.as_ref());
                 offer.is_some_and(|offer| offer.storage == *storage)
             };
-            let may = books.live_attempts().filter(|one| here(&one.id));
-            let may: Bandwidth =
-                may.filter_map(|one| one.writing.filter(|of| of.flow() == *flow)?.rate).sum();
-            let does = self.writing(*flow, here);
-            if may > *cap || does > *cap {
+            let live = books.live_attempts().filter(|one| here(&one.id));
+            let rates = live.filter_map(|one| one.writing.filter(|of| of.flow() == *flow)?.rate);
+            let (may, does) = (rates.sum::<Bandwidth>(), self.writing(*flow, here));
+            if may > cap.max(*may_most) || does > cap.max(*does_most) {
                 let why = format!(
                     "{storage}, {flow:?}: {may} are granted, {does} flow; the cap is {cap}"
                 );
                 return Err(Wrong::Overwritten(why));
             }
+            // Until the next look what is below the cap may become as much as it.
+            (*may_most, *does_most) = (cap.max(may), cap.max(does));
         }
+        self.allowed = allowed;
         Ok(())
     }
 

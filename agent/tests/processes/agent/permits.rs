@@ -13,7 +13,8 @@ const LENGTH: Span = Span::minutes(10);
 fn granting(node: &Node, ask: u64, rate: u64) -> Order {
     let mut launch = relay(&node.bench);
     let (rate, after) = (Some(Bandwidth(rate)), Some(Bandwidth(7)));
-    launch.permit = Some(Permit::Granted { ask, rate, length: LENGTH, after });
+    launch.permit =
+        Some(Permit::Granted { ask, rate, length: LENGTH, after, rated: DecisionSeq(1) });
     Order::Run(Box::new(launch))
 }
 

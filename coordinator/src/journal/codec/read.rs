@@ -122,6 +122,7 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
             attempt: parsed(&m.attempt, "WriteRated.attempt")?,
             rate: Bandwidth(m.bytes_per_s),
             pooled: m.pooled,
+            still: m.still_bytes_per_s.map(Bandwidth),
         },
         Kind::WriteEnded(m) => Decision::WriteEnded(parsed(&m.attempt, "WriteEnded.attempt")?),
         Kind::GateSet(m) => Decision::GateSet {

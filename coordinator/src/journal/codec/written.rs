@@ -153,11 +153,14 @@ fn kind(decision: &Decision) -> Option<Kind> {
                 pooled: *pooled,
             })
         }
-        Decision::WriteRated { attempt, rate, pooled } => Kind::WriteRated(message::WriteRated {
-            attempt: attempt.to_string(),
-            bytes_per_s: rate.0,
-            pooled: *pooled,
-        }),
+        Decision::WriteRated { attempt, rate, pooled, still } => {
+            Kind::WriteRated(message::WriteRated {
+                attempt: attempt.to_string(),
+                bytes_per_s: rate.0,
+                pooled: *pooled,
+                still_bytes_per_s: still.map(|still| still.0),
+            })
+        }
         Decision::WriteEnded(attempt) => {
             Kind::WriteEnded(message::WriteEnded { attempt: attempt.to_string() })
         }

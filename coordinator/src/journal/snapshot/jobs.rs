@@ -187,6 +187,8 @@ fn writing_message(writing: Writing) -> wire::Writing {
         bytes_per_s: writing.rate.map(|rate| rate.0),
         pooled: writing.pooled,
         permit: writing.permit.map(parts::permit_message),
+        still_bytes_per_s: writing.still.map(|still| still.0),
+        rated: writing.rated.0,
     }
 }
 
@@ -198,6 +200,8 @@ fn writing(message: wire::Writing) -> Result<Writing, WireError> {
         rate: message.bytes_per_s.map(Bandwidth),
         pooled: message.pooled,
         permit: permit.transpose()?,
+        still: message.still_bytes_per_s.map(Bandwidth),
+        rated: DecisionSeq(message.rated),
     })
 }
 

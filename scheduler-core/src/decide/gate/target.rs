@@ -7,7 +7,7 @@ use tidegate_model::{
     WriteClass,
 };
 
-use super::{GateId, MAX_WAIT, is_silent, nodes_of, open_ask, writing};
+use super::{GateId, is_silent, nodes_of, open_ask, writing};
 use crate::books::{Attempt, Books, Job, Writing};
 use crate::decision::{Right, SaveReason};
 use crate::gate::{Flow, Limits, Urgency, Want, Writer};
@@ -63,7 +63,12 @@ impl Target {
             job.storage() == Some(of.storage) && writing.flow() == of.flow
         };
         for (job, attempt, of) in writing(books).filter(|(job, _, of)| here(job, *of)) {
-            let rate = of.rate.unwrap_or(Bandwidth(1));
+            let own = target.own(books, job, attempt);
+            // Who began before there was a cap may write as fast as it can until it is told.
+            let told = of.rate.unwrap_or(own);
+            let heard_of = of.permit.and_then(|permit| seen.ask_of(permit.task));
+            let is_told = heard_of.is_some_and(|noted| noted.seen.rated >= of.rated);
+            let rate = of.still.filter(|_| !is_told).map_or(told, |still| still.max(told));
             // Who is to ask writes nothing yet: its step ends.
             let step = if of.permit.is_none() { asks_within(job) } else { None };
             let begins = of.since.plus(step.unwrap_or(Span::ZERO));
@@ -74,7 +79,8 @@ impl Target {
             target.writers.push(Writer {
                 who: attempt.id,
                 rate,
-                own: target.own(books, job, attempt),
+                told,
+                own,
                 asks: of.permit.is_some() && target.capped && heard,
                 pooled: of.pooled,
                 left: Bytes(left.max(1)),
@@ -146,7 +152,8 @@ impl Target {
         let patience = ask.and_then(|(_, ask)| ask.patience).zip(asked);
         let patience = patience.map(|(span, asked)| asked.plus(span));
         self.patience.extend(patience);
-        let late = now.since(since) >= MAX_WAIT || patience.is_some_and(|at| at <= now);
+        let late = now.since(since) >= books.policy.sharing.gate_patience
+            || patience.is_some_and(|at| at <= now);
         let declared = ask.map(|(_, ask)| weighed(ask, self.files, self.limits.cap));
         Some(Want {
             who: attempt.id,

@@ -96,7 +96,8 @@ fn started(which: u32) -> Vec<Event> {
 fn ask(which: u32) -> Event {
     let (bytes, class) = (Bytes(100_000_000_000), WriteClass::Periodic);
     let ask = Ask { number: 1, class, bytes, files: 0, patience: None };
-    said(which, None, Some(AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false }))
+    let (waited, written, rated) = (Span::ZERO, Bytes(0), DecisionSeq(0));
+    said(which, None, Some(AskSeen { ask, waited, written, done: false, rated }))
 }
 
 fn storage() -> tidegate_model::StorageName {
