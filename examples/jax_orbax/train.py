@@ -2,17 +2,17 @@
 
 One process for each GPU, started by Tidegate itself (tasks = "per-gpu"); JAX's processes meet at
 $MASTER_ADDR. The signal (preset `jax`: SIGTERM) is JAX's own preemption notice: all processes agree
-on a step, `reached_preemption` says that it is this one, the run saves and leaves with 0, as MaxText
-does. What Tidegate adds is between: process 0 asks for a permit before the save in which all take
-part, and commits when `wait_until_finished` has returned (docs/job-protocol.md).
+on a step, `reached_preemption` says that it is this one, the run saves and leaves with 0, as
+MaxText does. What Tidegate adds is between: process 0 asks for a permit before the save in which
+all take part, and commits when `wait_until_finished` has returned (docs/job-protocol.md).
 
-Orbax and TensorStore write with threads of their own, and can be held to no rate. The permit says
-when a save begins; how fast it is, is left to them. A gate that admits one writer at a time
-(`tidegate gate set shared --writers 1`) is kept all the same; one with a cap on bytes is kept on the
-whole only if its `--node` says what a node really writes.
+Orbax and TensorStore write with threads of their own. They bound how much is in flight
+(`save_concurrent_gb`), and can be held to no rate: the permit says when a save begins, how fast it is
+is left to them. A gate that admits one writer at a time (`tidegate gate set shared --writers 1`) is
+kept all the same; a cap on bytes only as far as its `--node` says what a node really writes.
 
-The weights in the end depend on the number of steps and processes alone: `final step=… loss=…` can be
-compared. It runs on CPUs. requirements.txt has the versions that it is tested with.
+The weights in the end depend on the number of steps and processes alone: `final step=… loss=…` can
+be compared. It runs on CPUs. requirements.txt has the versions that it is tested with.
 """
 
 import argparse
@@ -58,12 +58,13 @@ def arguments():
 
 def meet():
     """The processes of the gang find one another; from here on SIGTERM is a notice."""
-    address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", "29511")
+    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    address = f"{address}:{os.environ.get('MASTER_PORT', '29511')}"
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        coordinator_address=f"{address}:{port}",
+        coordinator_address=address,
         # Without it, on every address that the host has.
-        coordinator_bind_address=f"{address}:{port}",
+        coordinator_bind_address=address,
         num_processes=int(os.environ.get("WORLD_SIZE", "1")),
         process_id=int(os.environ.get("RANK", "0")),
     )
@@ -105,8 +106,7 @@ def batch(step, mesh):
 
 
 class Checkpoints:
-    """Directories attempt-N/S, by one of Orbax's managers for each attempt: none writes where another
-    has written."""
+    """Directories attempt-N/S, a manager of Orbax's for each attempt: none writes where another has."""
 
     def __init__(self, root):
         self.root = root

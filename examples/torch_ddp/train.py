@@ -154,7 +154,8 @@ def save_and_commit(job, kept, state, step, kind):
     dist.barrier()
     if rank == 0:
         took = time.monotonic() - began
-        print(f"wrote step={step} kind={kind} bytes={total} rate={rate} took={took:.3f}", flush=True)
+        line = f"wrote step={step} kind={kind} bytes={total} rate={rate} took={took:.3f}"
+        print(line, flush=True)
         if job and job.grant:
             job.done(total)
         kept.complete(partial, whole)

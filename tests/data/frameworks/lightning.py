@@ -4,7 +4,8 @@
 * handlers are installed only where SLURM_NTASKS says that this is Slurm's;
 * USR1 saves inside the handler, on every rank, for the save is a collective; rank 0 writes
   hpc_ckpt_N.ckpt and calls `scontrol requeue $SLURM_JOB_ID`, which is not there;
-* TERM is bypassed with a line in the log (2.6 leaves after the batch, those before train on);
+* TERM is bypassed with a line in the log (since 2.0 it leaves after its batch all the same; this
+  one trains on, as those before do);
 * it does not leave by itself: the scheduler ends it;
 * it resumes from the hpc_ckpt_N.ckpt with the largest N.
 
