@@ -22,7 +22,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// What Lightning reads of Slurm's environment, from Tidegate's.
 const AS_SLURM: &str = "SLURM_JOB_ID=${TIDEGATE_JOB_ID#job-} SLURM_NTASKS=$WORLD_SIZE \
-                        SLURM_PROCID=$RANK SLURM_LOCALID=$LOCAL_RANK SLURM_NODEID=$NODE_RANK";
+                        SLURM_NTASKS_PER_NODE=$LOCAL_WORLD_SIZE SLURM_PROCID=$RANK \
+                        SLURM_LOCALID=$LOCAL_RANK SLURM_NODEID=$NODE_RANK";
 
 async fn cluster(gpus: u32) -> Cluster {
     let plan = Plan { heartbeat: "200ms".to_owned(), ..Plan::nodes(1, gpus) };
@@ -34,7 +35,7 @@ fn start(cluster: &Cluster, preset: &str, gpus: u32, script: &str, keys: &str) -
     let path = std::env::var("PATH").unwrap();
     let job_file = format!(
         "name = {preset:?}\ncommand = [\"sh\", \"-c\", {script:?}]\ngpus = {gpus}\n\
-         tasks = \"per-gpu\"\ngrace = \"1s\"\ncheckpoint_dir = \"checkpoints\"\n\
+         tasks = \"per-gpu\"\ngrace = \"2s\"\ncheckpoint_dir = \"checkpoints\"\n\
          [checkpoint]\npreset = {preset:?}\n{keys}\n[env]\nPATH = {path:?}\n"
     );
     let program = format!("tests/data/frameworks/{preset}.py");
@@ -72,7 +73,7 @@ async fn what_saves_in_its_handler_on_every_rank_and_never_leaves_is_ended_after
     let cluster = cluster(2).await;
     let client = cluster.client().unwrap();
     let script = format!("{AS_SLURM} exec python3 lightning.py");
-    let job = start(&cluster, "lightning", 2, &script, "grace = \"4s\"");
+    let job = start(&cluster, "lightning", 2, &script, "grace = \"6s\"");
     for rank in 0..2 {
         says(&client, (job, 1, rank), "trained step 10", MINUTE).await.unwrap();
     }

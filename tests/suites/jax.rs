@@ -89,7 +89,7 @@ fn holder(cluster: &Cluster) -> JobSpec {
 async fn gate(client: &Client) -> Result<v1::GateView, String> {
     let request = v1::ListGatesRequest { storage: Some("shared".to_owned()) };
     let reply = client.api().list_gates(request).await.map_err(|status| status.to_string())?;
-    reply.into_inner().gates.into_iter().next().ok_or("no gate".to_owned())
+    reply.into_inner().gates.into_iter().next().ok_or_else(|| "no gate".to_owned())
 }
 
 #[tokio::test]

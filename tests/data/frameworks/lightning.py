@@ -1,7 +1,8 @@
 """Behaves as PyTorch Lightning does under SLURMEnvironment(auto_requeue=True), by its sources
 (trainer/connectors/signal_connector.py and checkpoint_connector.py of 2.6), without needing it:
 
-* handlers are installed only where SLURM_NTASKS says that this is Slurm's;
+* it is Slurm's where there is SLURM_NTASKS, and only there handlers are installed; several of them
+  need SLURM_NTASKS_PER_NODE;
 * USR1 saves inside the handler, on every rank, for the save is a collective; rank 0 writes
   hpc_ckpt_N.ckpt and calls `scontrol requeue $SLURM_JOB_ID`, which is not there;
 * TERM is bypassed with a line in the log (since 2.0 it leaves after its batch all the same; this
@@ -78,6 +79,8 @@ class Trainer:
         # Replaced as a whole: the handler may look at any time.
         self.state = {"global_step": 0, "weight": 0}
         self.saves = 0
+        if self.ranks.world > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:
+            raise RuntimeError("You set `--ntasks` in your SLURM bash script, without ...-per-node")
         if "SLURM_NTASKS" in os.environ:
             log("SLURM auto-requeueing enabled. Setting signal handlers.")
             signal.signal(signal.SIGUSR1, self.slurm_sigusr_handler)
