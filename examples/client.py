@@ -8,8 +8,12 @@
     job.commit(step, directory)
     if job.asked_to_save(): ...
 
-One rank makes one, asks before the collective that saves, and tells the others its rate. See
-docs/job-protocol.md.
+One rank makes one, asks before the collective that saves, and hands its rate on, `None` included;
+the others write with it and need no socket of their own:
+
+    Writer(rate, share=1 / world_size).write(file, data)
+
+See docs/job-protocol.md.
 """
 
 import contextlib
@@ -27,8 +31,51 @@ class Refused(Exception):
     """The node, or the write gate, says no. Writing is possible all the same."""
 
 
-class Job:
+class Writer:
+    """Writes its `share` of a rate in bytes per second; None = not limited."""
+
+    def __init__(self, bytes_per_s, share=1.0):
+        self.bytes_per_s = bytes_per_s
+        self._begin(share)
+
+    def rate(self):
+        """Bytes per second for this process; None = not limited."""
+        rate = self.bytes_per_s
+        return None if rate is None else max(rate * self.share, 1.0)
+
+    def write(self, file, data):
+        """Writes to a file object at the rate."""
+        rest = memoryview(data).cast("B")
+        while len(rest):
+            rate = self.rate()
+            size = len(rest) if rate is None else max(int(rate * PIECE), 1)
+            piece, rest = rest[:size], rest[size:]
+            if rate is not None:
+                # Paid before it is written.
+                now = time.monotonic()
+                # A sleep that was too long is made up for, but no more than one.
+                self.paid = max(self.paid, now - PIECE) + len(piece) / rate
+                time.sleep(max(self.paid - now, 0))
+            file.write(piece)
+            self.written += len(piece)
+            if rate is not None:
+                # On its way to the storage now: a page cache would hand all of it on at once later.
+                with contextlib.suppress(OSError):
+                    file.flush()
+                    at = file.tell() - len(piece)
+                    os.posix_fadvise(file.fileno(), at, len(piece), os.POSIX_FADV_DONTNEED)
+
+    def _begin(self, share):
+        self.share, self.written = share, 0
+        # When the pieces written so far are paid for.
+        self.paid = time.monotonic()
+
+
+class Job(Writer):
+    """The job's end of its socket; writes at the rate of the permit that it holds."""
+
     def __init__(self, path=None):
+        super().__init__(None)
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(path or os.environ["TIDEGATE_SOCKET"])
         self.unread = b""
@@ -36,10 +83,6 @@ class Job:
         self.request = None
         # What is held: the last `grant`.
         self.grant = None
-        self.share = 1.0
-        self.written = 0
-        # When the pieces written so far are paid for.
-        self.paid = 0.0
         self.identity = self._ask({"hello": {}}, "hello")
         self.request = self.identity["request"] or self.request
 
@@ -60,40 +103,16 @@ class Job:
     def ask(self, bytes, kind="periodic", files=None, wait_s=None, share=1.0):
         """Waits for a permit for the whole gang, of whose rate this process uses `share`."""
         wish = {"bytes": bytes, "class": kind, "files": files, "wait_s": wait_s}
-        self.grant = None
-        self.share, self.written, self.paid = share, 0, time.monotonic()
+        self._hold(None)
         self._say({"ask": wish})
         while self.grant is None:
             self._take(self._hear())
+        self._begin(share)
 
     def rate(self):
-        """Bytes per second for this process, as it was told last; None = not limited."""
-        rate = self.grant and self.grant["bytes_per_s"]
-        return None if rate is None else max(rate * self.share, 1.0)
-
-    def write(self, file, data):
-        """Writes to a file object at the granted rate."""
-        rest = memoryview(data).cast("B")
-        while len(rest):
-            # Another rate may have been told meanwhile.
-            self._listen()
-            rate = self.rate()
-            size = len(rest) if rate is None else max(int(rate * PIECE), 1)
-            piece, rest = rest[:size], rest[size:]
-            if rate is not None:
-                # Paid before it is written.
-                now = time.monotonic()
-                # A sleep that was too long is made up for, but no more than one.
-                self.paid = max(self.paid, now - PIECE) + len(piece) / rate
-                time.sleep(max(self.paid - now, 0))
-            file.write(piece)
-            self.written += len(piece)
-            if rate is not None:
-                # On its way to the storage now: a page cache would hand all of it on at once later.
-                with contextlib.suppress(OSError):
-                    file.flush()
-                    at = file.tell() - len(piece)
-                    os.posix_fadvise(file.fileno(), at, len(piece), os.POSIX_FADV_DONTNEED)
+        # Another one may have been told meanwhile.
+        self._listen()
+        return super().rate()
 
     def progress(self, bytes):
         """Tells how much the whole gang has written since the permit."""
@@ -101,18 +120,18 @@ class Job:
 
     def done(self, bytes=None):
         """Gives the permit back."""
-        permit, self.grant = self.grant["permit"], None
-        self._ask({"done": {"permit": permit, "bytes": bytes}}, "done")
+        self._ask({"done": {"permit": self.grant["permit"], "bytes": bytes}}, "done")
+        # Another rate may have come before the answer.
+        self._hold(None)
 
-    def commit(self, step, path):
-        """Says that a directory is a complete, durable checkpoint."""
+    def commit(self, step, path, names=None):
+        """Says that a directory is a complete, durable checkpoint; or some names in it are."""
         path = os.path.abspath(path)
-        files = []
-        for directory, _, names in os.walk(path):
-            for name in names:
-                file = os.path.join(directory, name)
-                size = os.path.getsize(file)
-                files.append({"path": os.path.relpath(file, path), "bytes": size})
+        if names is None:
+            found = (os.path.join(at, name) for at, _, below in os.walk(path) for name in below)
+            names = [os.path.relpath(file, path) for file in found]
+        sizes = [os.path.getsize(os.path.join(path, name)) for name in names]
+        files = [{"path": name, "bytes": size} for name, size in zip(names, sizes)]
         self._ask({"commit": {"step": step, "path": path, "files": files}}, "committed")
 
     def _ask(self, message, answer):
@@ -128,12 +147,16 @@ class Job:
         if "refused" in told:
             raise Refused(told["refused"]["why"])
         if "deny" in told:
-            self.grant = None
+            self._hold(None)
             raise Refused(told["deny"]["why"])
         if "save" in told:
             self.request = told["save"]
         if "grant" in told:
-            self.grant = told["grant"]
+            self._hold(told["grant"])
+
+    def _hold(self, grant):
+        self.grant = grant
+        self.bytes_per_s = grant and grant["bytes_per_s"]
 
     def _say(self, message):
         self.socket.sendall(json.dumps(message).encode() + b"\n")
