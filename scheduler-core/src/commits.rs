@@ -1,7 +1,7 @@
 //! The checkpoints of a job that are known, over all its attempts.
 
 use imbl::Vector;
-use tidegate_model::{AttemptId, Bytes, DecisionSeq, Timestamp};
+use tidegate_model::{AttemptId, Bandwidth, Bytes, DecisionSeq, Timestamp};
 
 /// A checkpoint that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,13 +28,14 @@ const MAX_COMMITS: usize = 72;
 pub struct Commits {
     newest: Vector<Committed>,
     older: u64,
+    pace: Option<Bandwidth>,
 }
 
 impl Commits {
     /// As they were kept.
     #[must_use]
-    pub fn restored(newest: Vec<Committed>, older: u64) -> Self {
-        Self { newest: newest.into(), older }
+    pub fn restored(newest: Vec<Committed>, older: u64, pace: Option<Bandwidth>) -> Self {
+        Self { newest: newest.into(), older, pace }
     }
 
     /// Those that are kept, oldest first.
@@ -46,6 +47,27 @@ impl Commits {
     #[must_use]
     pub fn older(&self) -> u64 {
         self.older
+    }
+
+    /// What its job can write in a second by what it made of its permits, with room to be faster; none = it
+    /// has had none.
+    #[must_use]
+    pub fn pace(&self) -> Option<Bandwidth> {
+        self.pace
+    }
+
+    /// It wrote so fast under a permit for `granted`. Who kept up with that may be faster than is known: what
+    /// one permit held back must not hold back the next.
+    pub(crate) fn wrote(&mut self, does: Bandwidth, granted: Bandwidth) {
+        let part = |of: Bandwidth, of_four: u64| Bandwidth((of.0 / 4).saturating_mul(of_four));
+        let known = self.pace.unwrap_or(Bandwidth(u64::MAX));
+        self.pace = Some(if does < part(granted, 3) {
+            part(does, 5).max(Bandwidth(1))
+        } else if granted >= part(known, 3) {
+            part(known, 8)
+        } else {
+            known
+        });
     }
 
     /// The one that counts.
@@ -68,6 +90,21 @@ mod tests {
     use tidegate_model::{AttemptId, Bytes, JobId, Timestamp};
 
     use super::*;
+
+    #[test]
+    fn who_kept_up_with_its_permit_is_given_more_and_who_did_not_what_it_can_use() {
+        let mut commits = Commits::default();
+        let mut after = |does: u64, granted: u64| {
+            commits.wrote(Bandwidth(does), Bandwidth(granted));
+            commits.pace()
+        };
+        let unknown = Some(Bandwidth(u64::MAX));
+        assert_eq!(after(98, 100), unknown, "it may be faster");
+        assert_eq!(after(40, 400), Some(Bandwidth(50)), "what it can, and a fourth");
+        assert_eq!(after(20, 20), Some(Bandwidth(50)), "less than it can was granted");
+        assert_eq!(after(40, 50), Some(Bandwidth(96)), "it kept up");
+        assert_eq!(after(40, 96), Some(Bandwidth(50)), "it did not");
+    }
 
     #[test]
     fn the_newest_commits_of_a_job_are_kept_and_the_others_counted() {

@@ -24,9 +24,20 @@ pub struct Writing {
     pub still: Option<Bandwidth>,
     /// The record that set the rate.
     pub rated: DecisionSeq,
+    /// Whether it had another rate before.
+    pub rerated: bool,
 }
 
 impl Writing {
+    /// How fast it wrote all that it asked for, and what it was granted for that; none where that says nothing
+    /// of what it can.
+    #[must_use]
+    pub(crate) fn pace(&self, now: Timestamp) -> Option<(Bandwidth, Bandwidth)> {
+        let alike = self.permit.is_some() && self.flow() == Flow::Writes && !self.rerated;
+        let does = Bandwidth::of(self.bytes, now.since(self.since)).filter(|_| alike)?;
+        Some((does, self.rate?))
+    }
+
     /// Whether it writes, or reads back what was written.
     #[must_use]
     pub fn flow(&self) -> Flow {

@@ -2,7 +2,7 @@
 
 use tidegate_model::AttemptId;
 
-use super::{Applied, Stamp, ensure};
+use super::{Applied, Stamp, attempt_of, ensure};
 use crate::books::{Attempt, Books, Writing};
 use crate::decision::Decision;
 use crate::gate::Pause;
@@ -54,6 +54,7 @@ impl Books {
                         permit: None,
                         still: None,
                         rated: stamp.seq,
+                        rerated: false,
                     });
                     Ok(())
                 })
@@ -64,9 +65,16 @@ impl Books {
                     ensure(entry.is_live(), "what has ended writes nothing")?;
                     let asked = entry.writing.is_none_or(|writing| writing.permit.is_none());
                     ensure(asked, "one permit at a time")?;
-                    let (permit, rated) = (Some(*permit), stamp.seq);
-                    entry.writing =
-                        Some(Writing { since, bytes, rate, pooled, permit, still: None, rated });
+                    entry.writing = Some(Writing {
+                        since,
+                        bytes,
+                        rate,
+                        pooled,
+                        permit: Some(*permit),
+                        still: None,
+                        rated: stamp.seq,
+                        rerated: false,
+                    });
                     Ok(())
                 })
             }
@@ -74,22 +82,25 @@ impl Books {
                 self.change_writing(*attempt, |writing| {
                     (writing.rate, writing.pooled) = (Some(*rate), *pooled);
                     (writing.still, writing.rated) = (*still, stamp.seq);
-                    Some(*writing)
+                    writing.rerated = true;
                 })
             }
-            Decision::WriteEnded(attempt) => self.change_writing(*attempt, |_| None),
+            Decision::WriteEnded(attempt) => self.change_job(attempt.job, |job| {
+                let entry = attempt_of(job, *attempt)?;
+                let writing = entry.writing.take().ok_or("it does not write")?;
+                let paced = writing.pace(stamp.at).zip(job.commits.as_mut());
+                if let Some(((does, granted), commits)) = paced {
+                    commits.wrote(does, granted);
+                }
+                Ok(())
+            }),
             _ => Err("not about an attempt"),
         }
     }
 
-    fn change_writing(
-        &mut self,
-        id: AttemptId,
-        by: impl FnOnce(&mut Writing) -> Option<Writing>,
-    ) -> Applied {
+    fn change_writing(&mut self, id: AttemptId, by: impl FnOnce(&mut Writing)) -> Applied {
         self.change_attempt(id, |entry: &mut Attempt| {
-            let writing = entry.writing.as_mut().ok_or("it does not write")?;
-            entry.writing = by(writing);
+            by(entry.writing.as_mut().ok_or("it does not write")?);
             Ok(())
         })
     }

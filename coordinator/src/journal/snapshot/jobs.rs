@@ -44,6 +44,11 @@ pub(super) fn message(job: &Job) -> wire::Job {
         commit: job.commit().map(committed_message),
         commits: commits.map(committed_message).collect(),
         older_commits: job.commits.as_ref().map_or(0, |commits| commits.older()),
+        pace_bytes_per_s: job
+            .commits
+            .as_ref()
+            .and_then(|commits| commits.pace())
+            .map(|pace| pace.0),
         judged: rehearsal::verdict_number(job.judged),
         state: Some(state),
     }
@@ -66,7 +71,8 @@ pub(super) fn job(message: wire::Job) -> Result<Job, WireError> {
         commits.extend(message.commit.map(committed).transpose()?);
     }
     let older = message.older_commits;
-    let commits = (!commits.is_empty()).then(|| Box::new(Commits::restored(commits, older)));
+    let pace = message.pace_bytes_per_s.map(Bandwidth);
+    let commits = (!commits.is_empty()).then(|| Box::new(Commits::restored(commits, older, pace)));
     let cancelled = |by| {
         let at = message.cancelled_ms.map(Timestamp);
         Box::new(Cancelled { by: UserId(by), at })
@@ -189,6 +195,7 @@ fn writing_message(writing: Writing) -> wire::Writing {
         permit: writing.permit.map(parts::permit_message),
         still_bytes_per_s: writing.still.map(|still| still.0),
         rated: writing.rated.0,
+        rerated: writing.rerated,
     }
 }
 
@@ -202,6 +209,7 @@ fn writing(message: wire::Writing) -> Result<Writing, WireError> {
         permit: permit.transpose()?,
         still: message.still_bytes_per_s.map(Bandwidth),
         rated: DecisionSeq(message.rated),
+        rerated: message.rerated,
     })
 }
 
