@@ -2,6 +2,7 @@
 
 mod active_told;
 mod asks;
+mod exits;
 mod lab;
 mod limits_told;
 mod own_times;

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use tidegate_model::{AttemptId, NodeId, SaveDelivery, Span, TaskExit, Timestamp};
+use tidegate_model::{AttemptId, NodeId, SaveDelivery, Span, TaskExit, Timestamp, WriteClass};
 
-use crate::books::{Attempt, Books, Job, JobState, Node};
+use crate::books::{Attempt, Books, Job, JobState, Node, Task};
 use crate::decide::leave::grace_ends;
 use crate::decide::rehearsal;
 use crate::decide::spots::{save_grace, start_limit};
 use crate::decision::{
     Decision, Excuse, Excused, JobOutcome, Outcome, ParkReason, Standing, StopReason,
 };
-use crate::observations::{NodeState, Observations};
+use crate::observations::{NodeState, Noted, Observations};
 use crate::rehearsal::Verdict;
 
 /// The next decision about the attempt or its job, if one is due.
@@ -181,6 +181,13 @@ impl View<'_> {
     /// Commits decide, never an exit code alone. Exit 0 means done only if nobody was signalled.
     fn outcome_of_save(&self, admitted: Timestamp) -> Outcome {
         let attempt = self.attempt;
+        let of_final = |noted: &Noted| noted.seen.ask.class == WriteClass::Final;
+        let is_last = self.seen.asks_of(attempt.id).any(|(_, noted)| of_final(noted));
+        let well = |task: &Task| task.exit.as_ref().is_some_and(TaskExit::is_success);
+        if is_last && attempt.tasks.iter().all(well) {
+            // It had said that it is done after this.
+            return Outcome::Done;
+        }
         if attempt.committed.is_some_and(|at| at >= admitted) {
             return Outcome::Saved;
         }
