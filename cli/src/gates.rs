@@ -74,6 +74,9 @@ async fn set(api: &Api, args: SetGateArgs, as_json: bool) -> Result<(), Failure>
     if let Some(reads) = args.reads {
         rule.reads_bytes_per_s = reads.value().map(|reads| reads.0);
     }
+    if let Some(floor) = args.floor {
+        rule.floor_bytes_per_s = floor.value().map(|floor| floor.0);
+    }
     if let Some(writers) = args.writers {
         rule.writers = writers.value().map(|writers| writers.0);
     }

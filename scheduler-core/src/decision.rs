@@ -360,6 +360,14 @@ pub enum Decision {
     },
     /// The attempt writes or reads no more: what was kept for it is free.
     WriteEnded(AttemptId),
+    /// What checkpoints may write to a target is another cap than its rule's, by what permits say of it; the
+    /// rule's again, if it is that.
+    CapAdapted {
+        /// Which target.
+        storage: StorageName,
+        /// The cap.
+        cap: Bandwidth,
+    },
     /// A storage target has these limits.
     GateSet {
         /// Which.
@@ -452,6 +460,7 @@ impl Decision {
                 | Self::WriteRated { .. }
                 | Self::WriteEnded(_)
                 | Self::GateSet { .. }
+                | Self::CapAdapted { .. }
                 | Self::GatePaused { .. }
                 | Self::GateResumed { .. }
                 | Self::RehearsalJudged { .. }
@@ -542,6 +551,7 @@ impl Decision {
             | Self::ReservationMoved { .. }
             | Self::ReservationDropped { .. }
             | Self::GateSet { .. }
+            | Self::CapAdapted { .. }
             | Self::GatePaused { .. }
             | Self::GateResumed { .. }
             | Self::RehearsalJudged { .. }

@@ -105,6 +105,7 @@ impl Books {
             | Decision::TaskIdled { .. }
             | Decision::TaskReleased(_) => self.evolve_attempt(stamp, decision),
             Decision::GateSet { .. }
+            | Decision::CapAdapted { .. }
             | Decision::GatePaused { .. }
             | Decision::GateResumed { .. } => self.evolve_gate(stamp, decision),
             Decision::Refused(_) | Decision::SubmitRepeated(_) => Ok(()),

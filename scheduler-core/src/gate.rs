@@ -8,8 +8,10 @@
 //!   for each byte first. The victims of one gang are one block, placed by the gang's GPUs, and
 //!   inside it the densest are last: they train for longest.
 //! * [`step`] is the next change at an instant: a larger rate, or one more writer.
+//! * [`adapt`] lowers a cap that the target does not carry, and raises it again.
 //! * [`schedule`] repeats steps until all have written: positions and instants for people.
 
+pub(crate) mod adapt;
 mod order;
 mod rule;
 mod schedule;
@@ -20,6 +22,7 @@ use tidegate_model::{
     AttemptId, Bandwidth, Bytes, DecisionSeq, GpuCount, Span, Timestamp, WriteClass,
 };
 
+pub use self::adapt::{Adapted, Evidence};
 pub(crate) use self::order::order;
 pub use self::rule::{CapHours, Gate, GateRule, Pause};
 pub(crate) use self::schedule::{Slot, schedule};

@@ -103,7 +103,7 @@ pub(crate) fn of(books: &Books, seen: &Observations, now: Timestamp, id: GateId<
     GateStatus {
         storage: storage.clone(),
         flow,
-        cap: gate.rule.cap_at(flow, now),
+        cap: gate.cap_at(flow, now),
         pool: gate::pool(books, id, now),
         admitted: turns.sum(),
         measured: (!rates.is_empty()).then(|| rates.values().copied().sum()),

@@ -55,7 +55,7 @@ pub use dry_run::DryRun;
 pub use event::{AccountRequest, Event, GateRequest, JobRequest, Observation};
 pub use evolve::{Broken, Stamp};
 pub use explain::{Explanation, Reason};
-pub use gate::{CapHours, Flow, Gate, GateRule, Pause};
+pub use gate::{Adapted, CapHours, Evidence, Flow, Gate, GateRule, Pause};
 pub use gate_status::{GateStatus, WaiterStatus, WriterStatus};
 pub use money::{Amount, Pledge, Rate, WINDOW, Weight, Window};
 pub use observations::{NodeState, Observations, SeenNode};

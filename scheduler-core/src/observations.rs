@@ -300,6 +300,12 @@ impl Observations {
         }
     }
 
+    /// What the tasks of an attempt write, by their nodes' measure.
+    pub(crate) fn writes_of(&self, attempt: AttemptId) -> impl Iterator<Item = Bandwidth> {
+        let tasks = TaskId { attempt, index: 0 }..=TaskId { attempt, index: u32::MAX };
+        self.writes.range(tasks).map(|(_, rate)| *rate)
+    }
+
     /// Gates that somebody has asked at.
     pub(crate) fn asked_gates(&self) -> impl Iterator<Item = GateId<'_>> {
         self.asking.iter().flat_map(|(flow, storages)| {

@@ -89,6 +89,8 @@ pub struct World<O> {
     writes: BTreeMap<AttemptId, Write>,
     /// The server that all write to, if it is played.
     traffic: Option<Traffic>,
+    /// Whose writing was measured last.
+    measured: BTreeSet<AttemptId>,
     /// What might be written or read at each gate since the last look, and what was: its cap then, or more if
     /// that had become lower.
     allowed: BTreeMap<(StorageName, Flow), (Bandwidth, Bandwidth)>,
@@ -125,6 +127,7 @@ impl<O: Observer> World<O> {
             timers_set: 0,
             writes: BTreeMap::new(),
             traffic: None,
+            measured: BTreeSet::new(),
             allowed: BTreeMap::new(),
             away: None,
             submits: 0,
@@ -232,6 +235,7 @@ impl<O: Observer> World<O> {
     fn apply(&mut self, event: &Event) -> Result<Vec<Decision>, Wrong> {
         let stamp = Stamp { at: self.now, seq: DecisionSeq(self.seq) };
         self.seq = self.seq.saturating_add(1);
+        self.measure();
         let decisions = self.core.apply(stamp, event).map_err(Wrong::Broken)?;
         self.stale.extend(self.core.tell(self.now));
         for decision in &decisions {

@@ -110,6 +110,7 @@ impl Chaos {
             cap: Some(Bandwidth(self.dice.u64(4..64) << 20)),
             writers: self.dice.bool().then_some(self.dice.u32(1..6)),
             reads: self.dice.bool().then_some(Bandwidth(self.dice.u64(4..64) << 20)),
+            floor: self.dice.bool().then_some(Bandwidth(1 << 20)),
             node: self.dice.bool().then_some(Bandwidth(self.dice.u64(2..32) << 20)),
             ..GateRule::default()
         };

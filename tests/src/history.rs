@@ -170,9 +170,9 @@ fn cap(bytes: u64) -> GateRule {
 }
 
 /// A running task asks for a permit, or has written.
-fn asks(of: TaskId, done: bool) -> Event {
+fn asks(of: TaskId, number: u64, done: bool) -> Event {
     let (class, bytes) = (WriteClass::Periodic, Bytes(1 << 20));
-    let ask = Ask { number: 1, class, bytes, files: 1, patience: Some(Span::minutes(1)) };
+    let ask = Ask { number, class, bytes, files: 1, patience: Some(Span::minutes(1)) };
     let seen = AskSeen { ask, waited: Span(1), written: Bytes(0), done, rated: DecisionSeq(0) };
     Event::NodeReported {
         node: node(),
@@ -210,6 +210,7 @@ pub fn history() -> Vec<(u64, Event)> {
     ]);
     history.extend(rehearsal(17 * day));
     history.extend(turns(18 * day));
+    history.extend(slow(19 * day));
     history.extend([
         (24 * day, Event::DeadlineReached),
         (24 * day + 1, Event::NodeRemovalRequested { node: node(), by: UserId(0) }),
@@ -335,9 +336,9 @@ fn displacement() -> Vec<(u64, Event)> {
         (4001, one(free, prepared.clone())),
         (4002, one(free, TaskSeen::Running)),
         (4002, gate(GateRequest::Set(cap(1 << 10)))),
-        (4002, asks(free, false)),
+        (4002, asks(free, 1, false)),
         (4002, gate(GateRequest::Set(cap(1 << 30)))),
-        (4002, asks(free, true)),
+        (4002, asks(free, 1, true)),
         (4002, gate(GateRequest::Pause { reason: "disks".into() })),
         (4002, gate(GateRequest::Resume)),
         (4003, saved(free, TaskSeen::Running, 1, Some(1))),
@@ -441,6 +442,26 @@ fn turns(from: u64) -> Vec<(u64, Event)> {
         (from + 50_003, Event::CancelRequested { job: JobId(8), by: root }),
         (from + 50_004, Event::CancelRequested { job: JobId(9), by: root }),
         (from + 50_005, Event::ResumeRequested { node: node(), by: root }),
+    ]
+}
+
+/// A target that carries less than its cap, by what a job makes of its second permit.
+fn slow(from: u64) -> Vec<(u64, Event)> {
+    let one = |of, seen| report(false, vec![(of, seen)]);
+    let job = task(10, 1, 0);
+    let floor = Some(Bandwidth(1 << 20));
+    vec![
+        (from, gate(GateRequest::Set(GateRule { floor, ..cap(1 << 30) }))),
+        (from + 1, submit_free(10)),
+        (from + 2, one(job, TaskSeen::Prepared { port: 29_500 })),
+        (from + 3, one(job, TaskSeen::Running)),
+        (from + 4, saved(job, TaskSeen::Running, 1, Some(1))),
+        (from + 5, asks(job, 1, false)),
+        (from + 6, asks(job, 1, true)),
+        (from + 7, asks(job, 2, false)),
+        (from + 30_000, asks(job, 2, true)),
+        (from + 30_001, Event::CancelRequested { job: JobId(10), by: UserId(0) }),
+        (from + 30_002, one(job, ended(TaskExit::Signaled(15)))),
     ]
 }
 

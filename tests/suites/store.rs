@@ -80,7 +80,7 @@ fn the_history_of_these_tests_meets_nearly_every_kind_of_decision() {
 }
 
 /// Decisions that are journaled.
-const KINDS: [&str; 52] = [
+const KINDS: [&str; 53] = [
     "EpochBegan",
     "PolicySet",
     "NodeAdmitted",
@@ -110,6 +110,7 @@ const KINDS: [&str; 52] = [
     "WriteRated",
     "WriteEnded",
     "GateSet",
+    "CapAdapted",
     "GatePaused",
     "GateResumed",
     "CheckpointCommitted",

@@ -66,6 +66,9 @@ pub(crate) struct SetGateArgs {
     /// The most that one node can write, or read, in a second, or none
     #[arg(long, value_name = "RATE", group = "limits")]
     pub(crate) node: Option<Limit<Bandwidth>>,
+    /// The cap follows what the target proves to carry, down to this, or none for a fixed cap
+    #[arg(long, value_name = "RATE", group = "limits")]
+    pub(crate) floor: Option<Limit<Bandwidth>>,
     /// Most jobs that write at a time, or none for as many as the policy lets
     #[arg(long, value_name = "N", group = "limits")]
     pub(crate) writers: Option<Limit<Count>>,

@@ -11,9 +11,11 @@ pub(crate) struct Gate {
     pub(crate) storage: String,
     /// Whether it is the gate of what is read back; else that of what is written.
     pub(crate) reads: bool,
-    /// What holds at this hour; null = not limited.
+    /// What holds now; null = not limited.
     pub(crate) cap_bytes_per_s: Option<u64>,
     pub(crate) rule: Rule,
+    /// Since when a lower cap than the rule's holds, by what the target proved to carry; null = it does not.
+    pub(crate) adapted_since_ms: Option<u64>,
     pub(crate) paused: Option<Pause>,
     /// Kept for those who wait too long and for silent nodes; lent while there are none.
     pub(crate) pool_bytes_per_s: u64,
@@ -34,6 +36,8 @@ pub(crate) struct Rule {
     pub(crate) node_bytes_per_s: Option<u64>,
     /// What restores may read.
     pub(crate) reads_bytes_per_s: Option<u64>,
+    /// The cap follows what the target proves to carry, down to this; null = it is fixed.
+    pub(crate) floor_bytes_per_s: Option<u64>,
     pub(crate) hours: Vec<Hours>,
 }
 
@@ -104,6 +108,7 @@ impl Gate {
             reads: wire.reads,
             cap_bytes_per_s: wire.cap_bytes_per_s,
             rule: wire.rule.unwrap_or_default().into(),
+            adapted_since_ms: wire.adapted_since_ms,
             paused: wire.paused.map(|pause| Pause {
                 since_ms: pause.since_ms,
                 by: users.name(pause.by),
@@ -132,6 +137,7 @@ impl From<v1::GateRule> for Rule {
             files_per_s: wire.files_per_s,
             node_bytes_per_s: wire.node_bytes_per_s,
             reads_bytes_per_s: wire.reads_bytes_per_s,
+            floor_bytes_per_s: wire.floor_bytes_per_s,
             hours: wire.hours.into_iter().map(hours).collect(),
         }
     }

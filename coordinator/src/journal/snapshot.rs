@@ -7,9 +7,12 @@ mod jobs;
 use std::sync::Arc;
 
 use prost::Message;
-use scheduler_core::{Accounts, Books, Drain, Gate, Node, Pause, PolicyEdit, Rate, Stamp};
+use scheduler_core::{
+    Accounts, Adapted, Books, Drain, Evidence, Gate, Node, Pause, PolicyEdit, Rate, Stamp,
+};
 use tidegate_model::{
-    DecisionSeq, Epoch, GpuUuid, NodeId, NodeName, StorageName, TaskId, Timestamp, UserId,
+    Bandwidth, DecisionSeq, Epoch, GpuUuid, NodeId, NodeName, Span, StorageName, TaskId, Timestamp,
+    UserId,
 };
 use tidegate_proto::journal::v1 as wire;
 use tidegate_proto::{WireError, parsed, required};
@@ -141,6 +144,17 @@ fn gate_message(storage: &StorageName, gate: &Gate) -> wire::Gate {
             by: pause.by.0,
             reason: pause.reason.clone(),
         }),
+        adapted: gate.adapted.map(|adapted| wire::gate::Adapted {
+            cap_bytes_per_s: adapted.cap.0,
+            good_bytes_per_s: adapted.good.0,
+            began_ms: adapted.began.0,
+            since_ms: adapted.since.0,
+        }),
+        evidence: Some(wire::gate::Evidence {
+            window: gate.evidence.window,
+            expected_ms: gate.evidence.expected.0,
+            taken_ms: gate.evidence.taken.0,
+        }),
     }
 }
 
@@ -151,7 +165,19 @@ fn gate(message: wire::Gate) -> Result<(StorageName, Gate), WireError> {
         by: UserId(pause.by),
         reason: pause.reason,
     });
-    Ok((parsed(&message.storage, "Gate.storage")?, Gate { rule, paused }))
+    let adapted = message.adapted.map(|adapted| Adapted {
+        cap: Bandwidth(adapted.cap_bytes_per_s),
+        good: Bandwidth(adapted.good_bytes_per_s),
+        began: Timestamp(adapted.began_ms),
+        since: Timestamp(adapted.since_ms),
+    });
+    let evidence = message.evidence.map(|evidence| Evidence {
+        window: evidence.window,
+        expected: Span(evidence.expected_ms),
+        taken: Span(evidence.taken_ms),
+    });
+    let evidence = evidence.unwrap_or_default();
+    Ok((parsed(&message.storage, "Gate.storage")?, Gate { rule, paused, adapted, evidence }))
 }
 
 fn removed_message(id: NodeId, name: &NodeName) -> wire::RemovedNode {

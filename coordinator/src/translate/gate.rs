@@ -16,6 +16,7 @@ pub(crate) fn gate_rule_message(rule: &GateRule) -> wire::GateRule {
         files_per_s: rule.files,
         node_bytes_per_s: rule.node.map(|node| node.0),
         reads_bytes_per_s: rule.reads.map(|reads| reads.0),
+        floor_bytes_per_s: rule.floor.map(|floor| floor.0),
         hours: rule.hours.iter().map(hours).collect(),
     }
 }
@@ -34,6 +35,7 @@ pub(crate) fn gate_rule(message: wire::GateRule) -> Result<GateRule, WireError> 
         files: message.files_per_s,
         node: message.node_bytes_per_s.map(Bandwidth),
         reads: message.reads_bytes_per_s.map(Bandwidth),
+        floor: message.floor_bytes_per_s.map(Bandwidth),
         hours: message.hours.into_iter().map(hours).collect::<Result<_, _>>()?,
     })
 }

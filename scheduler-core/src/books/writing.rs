@@ -29,6 +29,12 @@ pub struct Writing {
 }
 
 impl Writing {
+    /// How fast a job of that pace usually is under this permit: a fourth less than it is known to be able.
+    #[must_use]
+    pub(crate) fn usual(&self, pace: Bandwidth) -> Option<Bandwidth> {
+        Some(self.rate?.min(Bandwidth(pace.0 / 5 * 4)))
+    }
+
     /// How fast it wrote all that it asked for, and what it was granted for that; none where that says nothing
     /// of what it can.
     #[must_use]

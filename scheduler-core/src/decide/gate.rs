@@ -3,6 +3,7 @@
 //! The arithmetic is [`crate::gate`]'s; here is who wants what (`target`), whose turn is over, and
 //! what is told to those that wait.
 
+mod adapt;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,7 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     over(books, seen)
         .or_else(|| lapsed(books, seen, now))
         .or_else(|| taken_up(books, seen, now))
+        .or_else(|| adapt::next(books, seen, now))
         .or_else(|| gates(books, seen).into_iter().find_map(|one| stepped(books, seen, now, one)))
         .or_else(|| told_before(books, seen, now))
 }
@@ -123,7 +125,9 @@ fn is_silent(books: &Books, seen: &Observations, node: NodeId, now: Timestamp) -
 
 /// What a gang may write or read whose agents are not heard: the pool's share of its nodes.
 fn safe_rate(books: &Books, job: &Job, attempt: &Attempt, flow: Flow) -> Option<Bandwidth> {
-    let cap = books.gates.get(job.storage()?)?.rule.least_cap(flow)?;
+    let rule = &books.gates.get(job.storage()?)?.rule;
+    let floor = rule.floor.filter(|_| flow == Flow::Writes);
+    let cap = rule.least_cap(flow).into_iter().chain(floor).min()?;
     let all = u64::try_from(books.nodes.len()).unwrap_or(u64::MAX).max(1);
     Some(Bandwidth((cap.0 / POOL_PART).saturating_mul(attempt.node_count()) / all))
 }
@@ -347,5 +351,6 @@ pub(crate) fn next_deadline(
         let told = tellings(books, seen, now, gate).into_iter().map(|(at, _)| at);
         late.chain(hours).chain(told).filter(|at| *at > now).min()
     });
-    lapses.chain(at_gates).filter(|at| *at > now).min()
+    let looks = adapt::next_deadline(books, now);
+    lapses.chain(looks).chain(at_gates).filter(|at| *at > now).min()
 }

@@ -5,14 +5,23 @@ use tidegate_model::AttemptId;
 use super::{Applied, Stamp, attempt_of, ensure};
 use crate::books::{Attempt, Books, Writing};
 use crate::decision::Decision;
-use crate::gate::Pause;
+use crate::gate::{Adapted, Evidence, Flow, Pause};
 
 impl Books {
     #[allow(clippy::wildcard_enum_match_arm, reason = "`evolve` sorts them, each variant once")]
     pub(super) fn evolve_gate(&mut self, stamp: Stamp, decision: &Decision) -> Applied {
         match decision {
             Decision::GateSet { storage, rule, by: _ } => {
-                self.gates.entry(storage.clone()).or_default().rule = rule.clone();
+                let gate = self.gates.entry(storage.clone()).or_default();
+                (gate.rule, gate.adapted, gate.evidence) =
+                    (rule.clone(), None, Evidence::default());
+                Ok(())
+            }
+            Decision::CapAdapted { storage, cap } => {
+                let gate = self.gates.get_mut(storage).ok_or("no such gate")?;
+                let whole = gate.rule.cap_at(Flow::Writes, stamp.at).ok_or("it has no cap")?;
+                gate.adapted = Some(Adapted::after(gate.adapted, stamp.at, *cap, whole));
+                gate.evidence = Evidence::default();
                 Ok(())
             }
             Decision::GatePaused { storage, by, reason } => {
@@ -85,16 +94,32 @@ impl Books {
                     writing.rerated = true;
                 })
             }
-            Decision::WriteEnded(attempt) => self.change_job(attempt.job, |job| {
-                let entry = attempt_of(job, *attempt)?;
-                let writing = entry.writing.take().ok_or("it does not write")?;
-                let paced = writing.pace(stamp.at).zip(job.commits.as_mut());
-                if let Some(((does, granted), commits)) = paced {
-                    commits.wrote(does, granted);
-                }
-                Ok(())
-            }),
+            Decision::WriteEnded(attempt) => {
+                self.weigh(stamp, *attempt);
+                self.change_job(attempt.job, |job| {
+                    let entry = attempt_of(job, *attempt)?;
+                    let writing = entry.writing.take().ok_or("it does not write")?;
+                    let paced = writing.pace(stamp.at).zip(job.commits.as_mut());
+                    if let Some(((does, granted), commits)) = paced {
+                        commits.wrote(does, granted);
+                    }
+                    Ok(())
+                })
+            }
             _ => Err("not about an attempt"),
+        }
+    }
+
+    /// What a permit that is over says of its target.
+    fn weigh(&mut self, stamp: Stamp, id: AttemptId) {
+        let Some((job, attempt)) = self.with_job(id) else { return };
+        let gate = job.storage().and_then(|storage| self.gates.get(storage));
+        let (Some(gate), Some(of)) = (gate, attempt.writing) else { return };
+        let mut evidence = gate.evidence;
+        evidence.of_permit(job, of, stamp.at);
+        if let Some(gate) = job.storage().cloned().and_then(|storage| self.gates.get_mut(&storage))
+        {
+            gate.evidence = evidence;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use tidegate_model::{Bandwidth, Span, Timestamp, UserId};
 
-use super::Flow;
+use super::{Adapted, Evidence, Flow};
 
 /// Hours of a day with a cap of their own, at most.
 const MAX_HOURS: usize = 24;
@@ -20,6 +20,20 @@ pub struct Gate {
     pub rule: GateRule,
     /// Whether nobody is let through.
     pub paused: Option<Pause>,
+    /// The cap that holds where it is below the rule's; none = it never was.
+    pub adapted: Option<Adapted>,
+    /// What permits say of it.
+    pub evidence: Evidence,
+}
+
+impl Gate {
+    /// The cap of a flow at an instant.
+    #[must_use]
+    pub fn cap_at(&self, flow: Flow, now: Timestamp) -> Option<Bandwidth> {
+        let adapted = self.adapted.filter(|_| flow == Flow::Writes);
+        let cap = self.rule.cap_at(flow, now)?;
+        Some(adapted.map_or(cap, |adapted| adapted.cap.min(cap)))
+    }
 }
 
 /// Nobody is let through who does not write yet.
@@ -47,6 +61,8 @@ pub struct GateRule {
     pub node: Option<Bandwidth>,
     /// What restores may read there in a second; none = not limited.
     pub reads: Option<Bandwidth>,
+    /// The cap follows what the target proves to carry, down to this; none = it is fixed.
+    pub floor: Option<Bandwidth>,
     /// Other caps at hours of the day, in UTC; the first that covers a minute holds.
     pub hours: Vec<CapHours>,
 }
@@ -78,7 +94,8 @@ impl GateRule {
     /// # Errors
     /// The first that is outside, and what would be accepted.
     pub fn check(&self) -> Result<(), String> {
-        let caps = [("cap", self.cap), ("node", self.node), ("reads", self.reads)];
+        let caps =
+            [("cap", self.cap), ("node", self.node), ("reads", self.reads), ("floor", self.floor)];
         let hours = self.hours.iter().map(|hours| ("hours", Some(hours.cap)));
         for (key, cap) in caps.into_iter().chain(hours) {
             if let Some(cap) = cap.filter(|cap| *cap < LEAST_CAP) {
@@ -96,8 +113,14 @@ impl GateRule {
             let given = self.hours.len();
             return Err(format!("hours: {given} given; at most {MAX_HOURS} are accepted"));
         }
-        if self.cap.is_none() && (self.files.is_some() || !self.hours.is_empty()) {
-            return Err("files and hours are accepted with a cap only".to_owned());
+        let of_cap = self.files.is_some() || self.floor.is_some() || !self.hours.is_empty();
+        if self.cap.is_none() && of_cap {
+            return Err("files, floor and hours are accepted with a cap only".to_owned());
+        }
+        if let (Some(floor), Some(cap)) = (self.floor, self.cap)
+            && floor > cap
+        {
+            return Err(format!("floor: {floor} given; at most the cap, {cap}, is accepted"));
         }
         let never =
             |hours: &&CapHours| hours.from >= DAY || hours.until > DAY || hours.from == hours.until;
@@ -182,7 +205,7 @@ mod tests {
         );
         assert_eq!(
             refused(GateRule { files: Some(5), cap: None, ..base() }),
-            "files and hours are accepted with a cap only"
+            "files, floor and hours are accepted with a cap only"
         );
         let never = CapHours { from: 7, until: 7, cap: Bandwidth(1 << 30) };
         assert!(refused(GateRule { hours: vec![never], ..base() }).starts_with("hours: minutes 7"));

@@ -3,7 +3,7 @@
 mod gate;
 mod job;
 
-use tidegate_model::{AccountPath, NodeName, StorageName, Timestamp, UserId};
+use tidegate_model::{AccountPath, Bandwidth, NodeName, StorageName, Timestamp, UserId};
 
 use scheduler_core::{AccountRequest, Cut, GateRequest, Policy, Role};
 
@@ -44,6 +44,8 @@ pub(super) enum Step {
     },
     Account(AccountRequest, UserId),
     Gate(StorageName, GateRequest, UserId),
+    /// What storage carries from now on.
+    Server(Bandwidth),
     Policy(String, String),
     Down,
     Restart,
@@ -191,6 +193,10 @@ fn step(line: &str, words: &[&str]) -> Result<Vec<Step>, String> {
         ("gate", _) => {
             let (storage, request) = gate::gate(line, rest)?;
             vec![Step::Gate(storage, request, by(rest)?)]
+        }
+        ("server", [carries]) => {
+            let carries = carries.parse().map_err(|error| format!("{error}"))?;
+            vec![Step::Server(carries)]
         }
         ("policy", [key, value]) => vec![Step::Policy((*key).to_owned(), (*value).to_owned())],
         ("down", []) => vec![Step::Down],

@@ -87,6 +87,10 @@ impl Stage {
                 let what = format!("gate {storage}");
                 self.ask(&Event::GateRequested { storage, by, request }, &what)
             }
+            Step::Server(carries) => {
+                self.world.carry(*carries);
+                Ok(())
+            }
             Step::Policy(key, value) => {
                 let mut policy = self.world.core().books().policy.clone();
                 match values::set_policy(&mut policy, key, value) {

@@ -34,6 +34,9 @@ impl Observer for Words {
         if let Decision::JobAccepted { job, .. } = decision {
             self.names.extend(self.next_name.take().map(|name| (*job, name)));
         }
+        if let Decision::CapAdapted { storage, cap } = decision {
+            self.say(at, format!("{storage} has a cap of {cap}, by what it proves to carry"));
+        }
         self.of_attempt(before, at, decision);
         self.of_job(before, at, decision);
     }

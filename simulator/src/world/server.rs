@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use scheduler_core::Attempt;
-use tidegate_model::{AttemptId, Bandwidth, Bytes, Span, Timestamp};
+use scheduler_core::{Attempt, Observation};
+use tidegate_model::{AttemptId, Bandwidth, Bytes, Span, TaskId, Timestamp};
 
 use super::processes::Timer;
 use super::{Observer, World};
@@ -101,6 +101,32 @@ impl<O: Observer> World<O> {
     pub fn serve(&mut self, server: Server) {
         let (flows, at) = (BTreeMap::new(), self.now);
         self.traffic = Some(Traffic { server, flows, at, version: 0, load: Vec::new() });
+    }
+
+    /// From now on checkpoints are written to one server that carries so much, however many write; or it
+    /// carries so much from now on.
+    pub fn carry(&mut self, capacity: Bandwidth) {
+        if self.traffic.is_none() {
+            return self.serve(Server { capacity, slower: 0, node: Bandwidth(u64::MAX) });
+        }
+        let done = self.advance();
+        if let Some(traffic) = &mut self.traffic {
+            traffic.server.capacity = capacity;
+        }
+        self.go_on(done);
+    }
+
+    /// Nodes measure what their tasks write.
+    pub(super) fn measure(&mut self) {
+        let Some(traffic) = &self.traffic else { return };
+        let rates = traffic.flows.iter().map(|(id, flow)| (*id, flow.rate));
+        let over = self.measured.iter().filter(|id| !traffic.flows.contains_key(*id));
+        let rates: Vec<_> = rates.chain(over.map(|id| (*id, Bandwidth(0)))).collect();
+        self.measured = traffic.flows.keys().copied().collect();
+        for (attempt, rate) in rates {
+            let task = TaskId { attempt, index: 0 };
+            self.core.observe(self.now, &Observation::TaskWrites { task, rate });
+        }
     }
 
     /// What was written so far.

@@ -204,7 +204,7 @@ impl<O: Observer> World<O> {
         let mut allowed = std::mem::take(&mut self.allowed);
         for ((storage, flow), (may_most, does_most)) in &mut allowed {
             let books = &self.replay;
-            let cap = books.gates.get(storage).and_then(|gate| gate.rule.cap_at(*flow, self.now));
+            let cap = books.gates.get(storage).and_then(|gate| gate.cap_at(*flow, self.now));
             let cap = cap.unwrap_or(Bandwidth(u64::MAX));
             let here = |id: &AttemptId| {
                 let job = books.jobs.get(&id.job);

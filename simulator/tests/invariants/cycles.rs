@@ -123,6 +123,7 @@ fn changes_claims(decision: &Decision) -> bool {
             | Decision::WriteRated { .. }
             | Decision::WriteEnded(_)
             | Decision::GateSet { .. }
+            | Decision::CapAdapted { .. }
             | Decision::GatePaused { .. }
             | Decision::GateResumed { .. }
             | Decision::JobAccepted { .. }

@@ -52,7 +52,12 @@ fn note(gate: &Gate, now: Timestamp) -> String {
         let since = ago(Timestamp(pause.since_ms), now);
         format!("paused {since} by {}: {}", pause.by, pause.reason)
     });
-    paused.unwrap_or_default()
+    let adapted = gate.adapted_since_ms.map(|since| {
+        let whole = gate.rule.cap_bytes_per_s.map_or_else(|| "none".to_owned(), rate);
+        let since = ago(Timestamp(since), now);
+        format!("slower than its cap of {whole}: lowered {since}")
+    });
+    paused.or(adapted).unwrap_or_default()
 }
 
 /// One gate.
@@ -71,6 +76,7 @@ pub(crate) fn gate(gate: &Gate, now: Timestamp) -> String {
         let writers = rule.writers.map_or_else(|| "the policy's".to_owned(), |n| n.to_string());
         let files = rule.files_per_s.map_or_else(|| "none".to_owned(), |n| format!("{n}/s"));
         facts.extend([("measured", measured), ("writers", writers), ("files", files)]);
+        facts.extend(rule.floor_bytes_per_s.map(|floor| ("floor", rate(floor))));
         facts.extend(rule.hours.iter().map(|hours| ("hours", hours_text(*hours))));
     }
     let note = note(gate, now);

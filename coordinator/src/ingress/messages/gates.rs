@@ -1,6 +1,6 @@
 //! Write gates as messages.
 
-use scheduler_core::{Flow, GateStatus, Pause, WaiterStatus, WriterStatus, Writing};
+use scheduler_core::{Adapted, Flow, GateStatus, Pause, WaiterStatus, WriterStatus, Writing};
 use tidegate_model::Timestamp;
 use tidegate_proto::permit::class_message;
 use tidegate_proto::v1;
@@ -8,6 +8,10 @@ use tidegate_proto::v1;
 use crate::translate::gate_rule_message;
 
 pub(in crate::ingress) fn gate(status: GateStatus) -> v1::GateView {
+    let lowered = |adapted: &Adapted| {
+        status.flow == Flow::Writes && status.cap.is_some_and(|cap| adapted.cap <= cap)
+    };
+    let adapted = status.gate.adapted.filter(lowered);
     v1::GateView {
         storage: status.storage.to_string(),
         rule: Some(gate_rule_message(&status.gate.rule)),
@@ -19,6 +23,7 @@ pub(in crate::ingress) fn gate(status: GateStatus) -> v1::GateView {
         writers: status.writers.iter().map(writer).collect(),
         queue: status.queue.iter().map(waiter).collect(),
         reads: status.flow == Flow::Reads,
+        adapted_since_ms: adapted.map(|adapted| adapted.since.0),
     }
 }
 

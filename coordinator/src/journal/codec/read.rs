@@ -125,6 +125,10 @@ pub(super) fn from_message(at: Timestamp, kind: Kind) -> Result<Decision, WireEr
             still: m.still_bytes_per_s.map(Bandwidth),
         },
         Kind::WriteEnded(m) => Decision::WriteEnded(parsed(&m.attempt, "WriteEnded.attempt")?),
+        Kind::CapAdapted(m) => Decision::CapAdapted {
+            storage: parsed(&m.storage, "CapAdapted.storage")?,
+            cap: Bandwidth(m.cap_bytes_per_s),
+        },
         Kind::GateSet(m) => Decision::GateSet {
             storage: parsed(&m.storage, "GateSet.storage")?,
             rule: translate::gate_rule(required(m.rule, "GateSet.rule")?)?,

@@ -164,6 +164,10 @@ fn kind(decision: &Decision) -> Option<Kind> {
         Decision::WriteEnded(attempt) => {
             Kind::WriteEnded(message::WriteEnded { attempt: attempt.to_string() })
         }
+        Decision::CapAdapted { storage, cap } => Kind::CapAdapted(message::CapAdapted {
+            storage: storage.to_string(),
+            cap_bytes_per_s: cap.0,
+        }),
         Decision::GateSet { storage, rule, by } => Kind::GateSet(message::GateSet {
             storage: storage.to_string(),
             rule: Some(translate::gate_rule_message(rule)),

@@ -38,7 +38,7 @@ impl Target {
     /// The limits of a gate; none without a cap.
     pub(super) fn limits(books: &Books, of: GateId<'_>, now: Timestamp) -> Option<Limits> {
         let gate = books.gates.get(of.storage);
-        let cap = gate.and_then(|gate| gate.rule.cap_at(of.flow, now))?;
+        let cap = gate.and_then(|gate| gate.cap_at(of.flow, now))?;
         let pool = Bandwidth(cap.0 / POOL_PART);
         Some(Limits { cap, pool, writers: width(books, of) })
     }

@@ -27,12 +27,13 @@ fn rule(limits: &[&str]) -> Result<GateRule, String> {
             "cap" => rule.cap = Some(bandwidth(value)?),
             "node" => rule.node = Some(bandwidth(value)?),
             "reads" => rule.reads = Some(bandwidth(value)?),
+            "floor" => rule.floor = Some(bandwidth(value)?),
             "writers" => rule.writers = Some(number(value)?),
             "files" => rule.files = Some(number(value)?),
             "hours" => rule.hours.push(hours(value)?),
             _ => {
                 return Err(format!(
-                    "{key:?}: cap, node, reads, writers, files or hours is accepted"
+                    "{key:?}: cap, node, reads, floor, writers, files or hours is accepted"
                 ));
             }
         }
