@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use scheduler_core::{
     Broken, Core, Decision, Event, NodeState, Observation, Policy, Refusal, Stamp,
 };
-use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, NodeId, NodeName, Timestamp};
+use tidegate_model::{ClusterId, DecisionSeq, Epoch, JobId, NodeId, NodeName, Span, Timestamp};
 use tidegate_proto::link::NodePlan;
 
 use crate::journal::{Entry, Journal, JournalError, codec, snapshot};
@@ -17,6 +17,9 @@ use crate::store::Restored;
 
 /// Most events in one turn, and so in one append: at 100 us an event a turn stays under 30 ms.
 pub const MAX_EVENTS_PER_TURN: usize = 256;
+
+/// Between two looks at who waits at gates: shorter than anybody notices, longer than a turn.
+const TELL_EVERY: Span = Span(20);
 
 /// Records between two snapshots: replaying as many takes well under a second.
 pub const RECORDS_PER_SNAPSHOT: u64 = 10_000;
@@ -68,6 +71,9 @@ pub struct Engine<J> {
     next: DecisionSeq,
     last: Timestamp,
     since_snapshot: u64,
+    /// When those who wait with an ask were told of their turns last, and whether that is owed again.
+    told: Timestamp,
+    owes_word: bool,
 }
 
 impl<J: Journal> Engine<J> {
@@ -89,7 +95,16 @@ impl<J: Journal> Engine<J> {
             events.push(Event::PolicyChanged(first_policy.clone().into()));
         }
         let outbox = Outbox::new(journal.cluster());
-        let mut engine = Self { core, journal, outbox, next, last, since_snapshot };
+        let mut engine = Self {
+            core,
+            journal,
+            outbox,
+            next,
+            last,
+            since_snapshot,
+            told: Timestamp(0),
+            owes_word: false,
+        };
         engine.turn(at, &events)?;
         Ok(engine)
     }
@@ -120,14 +135,24 @@ impl<J: Journal> Engine<J> {
             self.journal.append(&batch)?;
             self.count(batch.len());
         }
-        // Who waits at a gate is told once for all events: a schedule looks at all that wait.
-        touched.extend(self.core.tell(self.last));
+        touched.extend(self.tell());
         for node in touched {
             let name = self.core.books().nodes.get(&node).map(|node| node.name.clone());
             let plan = self.outbox.changed(&self.core, node);
             outcome.plans.extend(name.zip(plan));
         }
         Ok(outcome)
+    }
+
+    /// Who waits at a gate is told once for all events of a while: a schedule looks at all that wait.
+    fn tell(&mut self) -> BTreeSet<NodeId> {
+        let is_soon = self.last.since(self.told) < TELL_EVERY;
+        self.owes_word = is_soon && self.core.anybody_asks();
+        if is_soon {
+            return BTreeSet::new();
+        }
+        self.told = self.last;
+        self.core.tell(self.last)
     }
 
     /// Writes a snapshot if enough records have come since the last.
@@ -202,10 +227,18 @@ impl<J: Journal> Engine<J> {
         self.last
     }
 
-    /// The next instant at which a turn with [`Event::DeadlineReached`] is due.
+    /// The next instant at which a turn is due; with [`Event::DeadlineReached`] if
+    /// [`Engine::has_deadline_by`] says so.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.core.next_deadline(self.last)
+        let word = self.owes_word.then(|| self.told.plus(TELL_EVERY));
+        self.core.next_deadline(self.last).into_iter().chain(word).min()
+    }
+
+    /// Whether [`Event::DeadlineReached`] may change anything at `now`.
+    #[must_use]
+    pub fn has_deadline_by(&self, now: Timestamp) -> bool {
+        self.core.next_deadline(self.last).is_some_and(|at| at <= now)
     }
 
     fn count(&mut self, records: usize) {

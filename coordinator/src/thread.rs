@@ -365,7 +365,7 @@ impl<J: Journal> Desk<J> {
     fn turn(&mut self, mut intake: Intake) -> Result<(), EngineError> {
         let returned = self.note_heartbeats();
         let now = self.clock.now();
-        if returned || self.engine.next_deadline().is_some_and(|at| at <= now) {
+        if returned || self.engine.has_deadline_by(now) {
             intake.events.push(Event::DeadlineReached);
         }
         let Outcome { answers, plans } = self.engine.turn(now, &intake.events)?;

@@ -87,6 +87,12 @@ impl Core {
         nodes
     }
 
+    /// Whether anybody has asked: else nobody is to be told.
+    #[must_use]
+    pub fn anybody_asks(&self) -> bool {
+        self.seen.asks().any(|(_, noted)| !noted.seen.done)
+    }
+
     /// Notes what is never journaled.
     pub fn observe(&mut self, now: Timestamp, observation: &Observation) {
         self.seen.observe(&self.books, now, observation);

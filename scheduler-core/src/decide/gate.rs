@@ -341,15 +341,9 @@ pub(crate) fn next_deadline(
         let hours = books.gates.get(gate.storage).and_then(|gate| gate.rule.next_change(now));
         // Without a cap nothing is kept back, and nobody waits for it.
         let capped = Target::limits(books, gate, now).is_some();
-        let target = capped.then(|| Target::whole(books, seen, now, gate));
-        let late = target.into_iter().flat_map(|Target { wants, patience, .. }| {
-            wants
-                .into_iter()
-                .map(|want| want.since.plus(books.policy.sharing.gate_patience))
-                .chain(patience)
-        });
+        let late = if capped { target::late(books, seen, gate) } else { Vec::new() };
         let told = tellings(books, seen, now, gate).into_iter().map(|(at, _)| at);
-        late.chain(hours).chain(told).filter(|at| *at > now).min()
+        late.into_iter().chain(hours).chain(told).filter(|at| *at > now).min()
     });
     let looks = adapt::next_deadline(books, now);
     lapses.chain(looks).chain(at_gates).filter(|at| *at > now).min()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_model::{
-    Ask, AttemptId, Bandwidth, Bytes, DecisionSeq, GpuCount, Span, StorageName, Timestamp,
+    Ask, AttemptId, Bandwidth, Bytes, DecisionSeq, GpuCount, Span, StorageName, TaskId, Timestamp,
     WriteClass,
 };
 
@@ -30,8 +30,6 @@ pub(super) struct Target {
     pub(super) writers: Vec<Writer>,
     /// In no order.
     pub(super) wants: Vec<Want>,
-    /// When somebody has waited for as long as it said it would.
-    pub(super) patience: Vec<Timestamp>,
 }
 
 impl Target {
@@ -57,7 +55,6 @@ impl Target {
             paused: of.flow == Flow::Writes && gate.is_some_and(|gate| gate.paused.is_some()),
             writers: Vec::new(),
             wants: Vec::new(),
-            patience: Vec::new(),
         };
         let here = |job: &Job, writing: Writing| {
             job.storage() == Some(of.storage) && writing.flow() == of.flow
@@ -109,49 +106,21 @@ impl Target {
         now: Timestamp,
         of: GateId<'_>,
     ) {
-        let saving = books.index.saving.iter().filter(|_| of.flow == Flow::Writes);
-        let unsaid = saving.map(|(_, id)| *id);
-        let asking = seen.asking(of).map(|task| task.attempt);
-        let all: BTreeSet<_> = unsaid.chain(asking).collect();
-        for id in all {
-            let of = books.with_job(id).filter(|(job, attempt)| {
-                job.storage() == Some(of.storage)
-                    && attempt.is_live()
-                    && attempt.stop.is_none()
-                    && attempt.writing.is_none()
-            });
-            if let Some((job, attempt)) = of {
-                let want = self.want(books, seen, now, (job, attempt));
-                self.wants.extend(want);
-            }
+        for (job, attempt) in waiting(books, seen, of) {
+            let want = self.want(books, seen, now, (job, attempt));
+            self.wants.extend(want);
         }
     }
 
     /// What an attempt waits for at this gate, if it does.
     fn want(
-        &mut self,
+        &self,
         books: &Books,
         seen: &Observations,
         now: Timestamp,
         (job, attempt): (&Job, &Attempt),
     ) -> Option<Want> {
-        let reads = self.flow == Flow::Reads;
-        if reads && attempt.save.is_some() {
-            return None;
-        }
-        let unsaid = attempt.save.filter(|save| save.admitted.is_none());
-        let ask = open_ask(seen, attempt, self.flow);
-        let noted = ask.and_then(|(task, _)| seen.ask_of(task));
-        let asked = noted.map(|noted| noted.since);
-        let since = match (asked, unsaid) {
-            (Some(asked), Some(save)) => asked.min(save.at),
-            (Some(asked), None) => asked,
-            (None, Some(save)) => save.at,
-            (None, None) => return None,
-        };
-        let patience = ask.and_then(|(_, ask)| ask.patience).zip(asked);
-        let patience = patience.map(|(span, asked)| asked.plus(span));
-        self.patience.extend(patience);
+        let Waits { since, ask, patience } = Waits::of(seen, attempt, self.flow)?;
         let late = now.since(since) >= books.policy.sharing.gate_patience
             || patience.is_some_and(|at| at <= now);
         let declared = ask.map(|(_, ask)| weighed(ask, self.files, self.limits.cap));
@@ -175,6 +144,59 @@ impl Target {
         } else {
             Bandwidth(1)
         }
+    }
+}
+
+/// Who may wait at a gate: not who has stopped, or is through.
+fn waiting<'books>(
+    books: &'books Books,
+    seen: &Observations,
+    of: GateId<'_>,
+) -> impl Iterator<Item = (&'books Job, &'books Attempt)> {
+    let saving = books.index.saving.iter().filter(|_| of.flow == Flow::Writes);
+    let unsaid = saving.map(|(_, id)| *id);
+    let asking = seen.asking(of).map(|task| task.attempt);
+    let all: BTreeSet<_> = unsaid.chain(asking).collect();
+    all.into_iter().filter_map(|id| books.with_job(id)).filter(move |(job, attempt)| {
+        attempt.writing.is_none()
+            && attempt.is_live()
+            && attempt.stop.is_none()
+            && job.storage() == Some(of.storage)
+    })
+}
+
+/// When anybody who waits at a gate has done so for as long as it may.
+pub(super) fn late(books: &Books, seen: &Observations, of: GateId<'_>) -> Vec<Timestamp> {
+    let policy = books.policy.sharing.gate_patience;
+    let waits =
+        waiting(books, seen, of).filter_map(|(_, attempt)| Waits::of(seen, attempt, of.flow));
+    waits.flat_map(|waits| [Some(waits.since.plus(policy)), waits.patience]).flatten().collect()
+}
+
+/// Since when an attempt waits, and with which ask.
+struct Waits {
+    since: Timestamp,
+    ask: Option<(TaskId, Ask)>,
+    /// Until when it said that it would.
+    patience: Option<Timestamp>,
+}
+
+impl Waits {
+    fn of(seen: &Observations, attempt: &Attempt, flow: Flow) -> Option<Self> {
+        if flow == Flow::Reads && attempt.save.is_some() {
+            return None;
+        }
+        let unsaid = attempt.save.filter(|save| save.admitted.is_none());
+        let ask = open_ask(seen, attempt, flow);
+        let asked = ask.and_then(|(task, _)| seen.ask_of(task)).map(|noted| noted.since);
+        let since = match (asked, unsaid) {
+            (Some(asked), Some(save)) => asked.min(save.at),
+            (Some(asked), None) => asked,
+            (None, Some(save)) => save.at,
+            (None, None) => return None,
+        };
+        let patience = ask.and_then(|(_, ask)| ask.patience).zip(asked);
+        Some(Self { since, ask, patience: patience.map(|(span, asked)| asked.plus(span)) })
     }
 }
 
