@@ -15,21 +15,24 @@ struct Block {
     bytes: u128,
     since: Timestamp,
     record: DecisionSeq,
-    wants: Vec<Want>,
+    first: Want,
+    /// Mostly none: room is made for them only where there are some.
+    others: Vec<Want>,
 }
 
 impl Block {
     fn of(want: Want) -> Self {
         let Want { urgency, bytes, since, record, .. } = want;
         let gpus = want.gang.map_or(want.gpus, |(_, gpus)| gpus);
-        Self { urgency, gpus, bytes: bytes.0.into(), since, record, wants: vec![want] }
+        let others = Vec::new();
+        Self { urgency, gpus, bytes: bytes.0.into(), since, record, first: want, others }
     }
 
     fn add(&mut self, want: Want) {
         self.bytes = self.bytes.saturating_add(want.bytes.0.into());
         self.since = self.since.min(want.since);
         self.record = self.record.min(want.record);
-        self.wants.push(want);
+        self.others.push(want);
     }
 
     /// GPUs times the square of the age: after `max_wait` one counts four times, so that nobody
@@ -48,13 +51,12 @@ impl Block {
             let that = other.weight(now, max_wait).saturating_mul(self.bytes);
             if before == (Urgency::Firm, Urgency::Firm) { Ordering::Equal } else { that.cmp(&this) }
         };
-        let first = |block: &Self| block.wants.first().map(|want| want.who);
         before
             .0
             .cmp(&before.1)
             .then_with(ratio)
             .then_with(|| self.record.cmp(&other.record))
-            .then_with(|| first(self).cmp(&first(other)))
+            .then_with(|| self.first.who.cmp(&other.first.who))
     }
 }
 
@@ -74,11 +76,15 @@ pub(crate) fn order(wants: Vec<Want>, now: Timestamp, max_wait: Span) -> Vec<Wan
         }
     }
     blocks.sort_by(|one, other| one.against(other, now, max_wait));
-    for block in &mut blocks {
+    let mut ordered = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let begin = ordered.len();
+        ordered.push(block.first);
+        ordered.extend(block.others);
         // The densest last: each trains on until it is told, and the gang starts when all have left.
-        block.wants.sort_by(denser_last);
+        ordered.get_mut(begin..).into_iter().for_each(|own| own.sort_by(denser_last));
     }
-    blocks.into_iter().flat_map(|block| block.wants).collect()
+    ordered
 }
 
 fn denser_last(one: &Want, other: &Want) -> Ordering {
