@@ -5,7 +5,7 @@ use tidegate_model::{Bandwidth, StorageName};
 
 use super::people::PERSON;
 use super::permits::NODE_SPEED;
-use super::traffic::Allowed;
+use super::traffic::{Measure, Most};
 use super::world::World;
 
 /// Where jobs write.
@@ -16,10 +16,11 @@ fn storage(name: &str) -> StorageName {
 }
 
 /// All gates as they begin.
-pub(super) fn no_limits() -> Allowed {
+pub(super) fn no_limits() -> Most {
     let flows = [Flow::Writes, Flow::Reads];
-    let gates = STORAGES.iter().flat_map(|name| flows.map(|flow| (storage(name), flow)));
-    gates.map(|gate| (gate, Bandwidth(u64::MAX))).collect()
+    let gates = STORAGES.iter().flat_map(|name| flows.map(|flow| (*name, flow)));
+    let all = gates.flat_map(|(name, flow)| Measure::ALL.map(|of| (storage(name), flow, of)));
+    all.map(|gate| (gate, Bandwidth(u64::MAX))).collect()
 }
 
 impl World {

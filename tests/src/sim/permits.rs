@@ -3,6 +3,7 @@
 //! What a permit allows, and when a lower rate counts as told, is the agent's own code
 //! ([`PermitRecord`]). What is not here: whether all of it together is too much (`traffic`).
 
+use scheduler_core::Flow;
 use tidegate_agent::permits::{AskRecord, PermitRecord};
 use tidegate_agent::since_boot::SinceBoot;
 use tidegate_model::{Bandwidth, Bytes, DecisionSeq, Span, StorageName, TaskExit, TaskId, WriteClass};
@@ -58,14 +59,19 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// What it may write at an instant of its node's clock; none before it is granted.
-    pub(super) fn may(&self, at: SinceBoot) -> Option<Bandwidth> {
+    /// The rate that it was granted, none for no limit, at an instant of its node's clock; none before it is.
+    pub(super) fn granted(&self, at: SinceBoot) -> Option<Option<Bandwidth>> {
         let Some(PermitRecord::Granted { bytes_per_s, after_bytes_per_s, .. }) = &self.answer
         else {
             return None;
         };
         let rate = if self.is_over(at) { after_bytes_per_s } else { bytes_per_s };
-        Some(rate.map_or(self.speed, Bandwidth))
+        Some(rate.map(Bandwidth))
+    }
+
+    /// Whether it writes to such a target, or reads from it.
+    pub(super) fn goes_through(&self, storage: &StorageName, flow: Flow) -> bool {
+        self.storage.as_ref() == Some(storage) && Flow::of(self.class) == flow
     }
 
     /// Whether what it was granted has not been renewed.
@@ -85,8 +91,8 @@ impl Asked {
     }
 
     fn does(&self, at: SinceBoot) -> Option<Bandwidth> {
-        let writes = self.manner != Manner::Unused;
-        self.may(at).map(|rate| rate.min(self.speed)).filter(|_| writes)
+        let rate = self.granted(at)?.unwrap_or(self.speed).min(self.speed);
+        Some(rate).filter(|_| self.manner != Manner::Unused)
     }
 
     /// Counts what was written since the last look. A permit that lapsed meanwhile counts as lapsed
@@ -231,7 +237,7 @@ impl World {
         let is_first = asked.rated().is_none();
         let answer = match self.options.planted {
             Some(Planted::LowerRateIgnored) if lowered.is_some() => {
-                with_rate(answer, asked.may(at))
+                with_rate(answer, asked.granted(at).flatten())
             }
             Some(Planted::LapseIgnored) => without_end(answer),
             _ => answer,
@@ -284,11 +290,11 @@ impl World {
         let Some(asked) = self.asked.get_mut(&place.task) else { return };
         asked.look = asked.look.saturating_add(1);
         let (look, left) = (asked.look, Bytes(asked.bytes.0.saturating_sub(asked.written.0)));
-        let delay = match (asked.manner, asked.may(at)) {
+        let delay = match (asked.manner, asked.granted(at)) {
             (Manner::Endless, _) | (_, None) => return,
             (Manner::Unused, Some(_)) => idle,
             (Manner::Writes | Manner::Again | Manner::Dies, Some(rate)) => {
-                rate.min(asked.speed).takes(left).0.max(1)
+                rate.unwrap_or(asked.speed).min(asked.speed).takes(left).0.max(1)
             }
         };
         self.after(delay, Happening::Writes { place, look });

@@ -24,20 +24,23 @@ enum Habit {
     Ignores,
 }
 
-/// Recipes, and what their jobs do: those of the first ones pass a rehearsal, if nothing befalls it.
+/// Recipes: the jobs of those that are not named here pass a rehearsal, if nothing befalls it.
 pub(super) const RECIPES: u64 = 7;
 
-/// From this one on they do not.
-pub(super) const PASSING: u64 = 4;
+/// It stays when it has saved, unless it dies of something else.
+const STAYS: u64 = 4;
 
-/// What begins again from its first step, whatever it has saved.
-const BEGINS_AGAIN: u64 = 5;
+/// It begins again from its first step, whatever it has saved.
+pub(super) const BEGINS_AGAIN: u64 = 5;
+
+/// It saves nothing, ever.
+pub(super) const SAVES_NOTHING: u64 = 6;
 
 fn habit(task: TaskId, rehearsed: Option<u64>) -> Habit {
     match rehearsed {
-        Some(0..PASSING | BEGINS_AGAIN) => return Habit::Saves,
-        Some(PASSING) => return Habit::Stays,
-        Some(_) => return Habit::Quits,
+        Some(STAYS) => return Habit::Stays,
+        Some(SAVES_NOTHING) => return Habit::Quits,
+        Some(_) => return Habit::Saves,
         None => {}
     }
     let mark = task.attempt.job.0.wrapping_mul(31).wrapping_add(task.attempt.number.into()) % 10;
@@ -127,7 +130,11 @@ impl World {
         if !self.truth.is_alive(task) {
             return Ok(());
         }
-        let step = if self.rehearsed(task) == Some(BEGINS_AGAIN) {
+        let rehearsed = self.rehearsed(task);
+        if rehearsed == Some(SAVES_NOTHING) {
+            return Ok(());
+        }
+        let step = if rehearsed == Some(BEGINS_AGAIN) {
             self.truth.next_step_of(task.attempt)
         } else {
             let more = self.rng.u64(1..=4);

@@ -8,37 +8,65 @@ use tidegate_model::{Bandwidth, StorageName, TaskId};
 
 use super::Planted;
 use super::coordinator::SimEngine;
+use super::permits::Asked;
 use super::world::World;
 
 /// How long anybody waits for an answer once nothing goes wrong any more: far above the policy's
 /// patience, and what those before it may take.
 const LONGEST_WAIT: u64 = 600_000;
 
-/// Of each target and flow the most that its permits may come to at the next look.
-pub(super) type Allowed = BTreeMap<(StorageName, Flow), Bandwidth>;
+/// What is summed up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Measure {
+    /// What permits allow; no limit is the most there is.
+    Allows,
+    /// What is written by those that write as fast as they can and may.
+    Does,
+}
+
+/// Of each target, flow and measure the most that it may come to at the next look.
+pub(super) type Most = BTreeMap<(StorageName, Flow, Measure), Bandwidth>;
+
+impl Measure {
+    pub(super) const ALL: [Self; 2] = [Self::Allows, Self::Does];
+
+    /// Of an ask that was granted such a rate.
+    fn of(self, asked: &Asked, rate: Option<Bandwidth>) -> Bandwidth {
+        let rate = rate.unwrap_or(Bandwidth(u64::MAX));
+        match self {
+            Self::Allows => rate,
+            Self::Does => rate.min(asked.speed),
+        }
+    }
+}
 
 impl World {
     /// What those that ask may write, and may read, never grows above the cap in force. After the cap
     /// became lower it comes down, as they hear of it, and does not grow meanwhile.
     pub(super) fn check_traffic(&mut self) -> Result<(), String> {
         self.note_lapses();
-        let mut allowed = std::mem::take(&mut self.allowed);
-        for ((storage, flow), most) in &mut allowed {
-            let does = self.sum(storage, *flow, |_, _, may| may.unwrap_or_default());
+        let mut most = std::mem::take(&mut self.most);
+        for ((storage, flow, measure), most) in &mut most {
+            let now = self.sum(storage, *flow, |world, task, asked| {
+                world.may(task, asked).map_or(Bandwidth(0), |rate| measure.of(asked, rate))
+            });
             let cap = self.coordinator.watch().cap(storage, *flow, self.at());
             let cap = cap.unwrap_or(Bandwidth(u64::MAX));
-            if does > cap.max(*most) {
+            if now > cap.max(*most) {
                 return Err(self.overwritten(storage, *flow, cap.max(*most)));
             }
             if *most > cap {
                 // What was granted before the cap was lowered may still be on its way.
-                *most = (*most).min(self.sum(storage, *flow, |world, task, may| {
-                    world.issued(task).max(may.unwrap_or_default())
-                }));
+                let issued = self.sum(storage, *flow, |world, task, asked| {
+                    let issued = world.coordinator.watch().issued(task, asked.number, asked.rated());
+                    let all = issued.into_iter().chain(world.may(task, asked));
+                    all.map(|rate| measure.of(asked, rate)).max().unwrap_or_default()
+                });
+                *most = (*most).min(issued.plus(self.admitted(storage, *flow)));
             }
             *most = cap.max(*most);
         }
-        self.allowed = allowed;
+        self.most = most;
         Ok(())
     }
 
@@ -46,38 +74,36 @@ impl World {
         &self,
         storage: &StorageName,
         flow: Flow,
-        of: impl Fn(&Self, TaskId, Option<Bandwidth>) -> Bandwidth,
+        of: impl Fn(&Self, TaskId, &Asked) -> Bandwidth,
     ) -> Bandwidth {
-        let here = self.asked.iter().filter(|(_, asked)| {
-            asked.storage.as_ref() == Some(storage) && Flow::of(asked.class) == flow
-        });
-        here.map(|(task, asked)| {
-            let clock = self.node_of(*task).and_then(|index| self.nodes.get(index));
-            let at = clock.map(|node| node.clock.read(self.now));
-            of(self, *task, at.and_then(|at| asked.may(at)))
-        })
-        .sum()
+        let here = self.asked.iter().filter(|(_, asked)| asked.goes_through(storage, flow));
+        here.map(|(task, asked)| of(self, *task, asked)).sum()
     }
 
-    /// The most that a task's ask was granted and its shim has not heard the end of.
-    fn issued(&self, task: TaskId) -> Bandwidth {
-        let Some(asked) = self.asked.get(&task) else { return Bandwidth(0) };
-        let issued = self.coordinator.watch().issued(task, asked.number, asked.rated());
-        issued.map_or(Bandwidth(0), |rate| rate.unwrap_or(asked.speed))
+    /// What a task may write now, by its node's clock; none before it is granted.
+    fn may(&self, task: TaskId, asked: &Asked) -> Option<Option<Bandwidth>> {
+        let node = self.node_of(task).and_then(|index| self.nodes.get(index))?;
+        asked.granted(node.clock.read(self.now))
+    }
+
+    /// What is kept for those that were told to save, and have not asked yet.
+    fn admitted(&self, storage: &StorageName, flow: Flow) -> Bandwidth {
+        match flow {
+            Flow::Writes => self.coordinator.watch().admitted(storage),
+            Flow::Reads => Bandwidth(0),
+        }
     }
 
     fn overwritten(&self, storage: &StorageName, flow: Flow, most: Bandwidth) -> String {
-        let of = |asked: &super::permits::Asked, task: TaskId| {
-            let node = self.node_of(task).and_then(|index| self.nodes.get(index));
-            let at = node.map(|node| node.clock.read(self.now))?;
-            let may = asked.may(at)?;
-            let lapsed = if asked.is_over(at) { ", lapsed" } else { "" };
-            Some(format!("{task} {} of {:?}{lapsed}", may, asked.rated()))
-        };
-        let here = self.asked.iter().filter(|(_, asked)| {
-            asked.storage.as_ref() == Some(storage) && Flow::of(asked.class) == flow
-        });
-        let told: Vec<_> = here.filter_map(|(task, asked)| of(asked, *task)).collect();
+        let here = self.asked.iter().filter(|(_, asked)| asked.goes_through(storage, flow));
+        let told: Vec<_> = here
+            .filter_map(|(task, asked)| {
+                let (may, rated) = (self.may(*task, asked)?, asked.rated()?);
+                let may = may.map_or("all".to_owned(), |rate| format!("{} B/s", rate.0));
+                let lapsed = if asked.has_lapsed { ", lapsed" } else { "" };
+                Some(format!("{task} {may} of {rated}{lapsed}"))
+            })
+            .collect();
         format!("{storage}, {flow:?}: {} together, {most} at most", told.join("; "))
     }
 
@@ -98,7 +124,7 @@ impl World {
 
     /// Nobody waits for ever once nothing goes wrong any more.
     pub(super) fn check_waits(&self, calm_since: u64) -> Result<(), String> {
-        let late = |asked: &&super::permits::Asked| {
+        let late = |asked: &&Asked| {
             let since = asked.since.max(calm_since);
             asked.rated().is_none() && self.now.saturating_sub(since) > LONGEST_WAIT
         };

@@ -15,7 +15,7 @@ use tidegate_model::{
 use super::Planted;
 use super::coordinator::SimEngine;
 use super::permits::NODE_SPEED;
-use super::saving::PASSING;
+use super::saving::{BEGINS_AGAIN, SAVES_NOTHING};
 
 /// What the journal's reader knows.
 #[derive(Debug, Default)]
@@ -24,6 +24,8 @@ struct Seen {
     met: BTreeMap<&'static str, u64>,
     /// The rates of permits that are not over, in order, with the ask of each.
     issued: BTreeMap<TaskId, (u64, Vec<Issued>)>,
+    /// Who was told to save and has not asked yet, with what is kept for it.
+    admitted: BTreeMap<AttemptId, Option<Bandwidth>>,
     violation: Option<String>,
 }
 
@@ -47,6 +49,9 @@ pub(super) struct JobFacts {
     /// Of which recipe it is a rehearsal.
     pub(super) rehearses: Option<u64>,
 }
+
+/// Below it nobody can tell going on from beginning again.
+const LEAST_STEPS: u64 = 2;
 
 /// Attempts that a rehearsal may have.
 const MOST_REHEARSED: usize = 6;
@@ -182,6 +187,18 @@ impl Watch {
         let unread = rates.iter().filter(|one| read.is_none_or(|read| one.record >= read));
         // No limit is the most.
         unread.map(|one| one.rate).max_by_key(|rate| rate.unwrap_or(Bandwidth(u64::MAX)))
+    }
+
+    /// What is kept at a target for those that were told to save and have not asked yet.
+    pub(super) fn admitted(&self, storage: &StorageName) -> Bandwidth {
+        let seen = self.lock();
+        let here = |id: &AttemptId| {
+            let job = seen.books.jobs.get(&id.job);
+            let offer = job.and_then(|job| job.spec.checkpoint.as_ref());
+            offer.is_some_and(|offer| offer.storage == *storage)
+        };
+        let kept = seen.admitted.iter().filter(|(id, _)| here(id));
+        kept.map(|(_, rate)| rate.unwrap_or(Bandwidth(u64::MAX))).sum()
     }
 
     /// Whether its recipe has passed a rehearsal.
@@ -338,21 +355,31 @@ impl Seen {
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "the others set no rate")]
     fn note_rate(&mut self, stamp: Stamp, decision: &Decision) {
+        if std::env::var("SIMJOB").is_ok_and(|j| format!("{decision:?}").contains(&format!("JobId({j})"))) || std::env::var("SIMDBG").is_ok() && matches!(decision, Decision::PermitGranted{..}|Decision::WriteRated{..}|Decision::WriteEnded(_)|Decision::GateSet{..}|Decision::SaveAdmitted{..}|Decision::GatePaused{..}|Decision::NodeAdmitted{..}) {
+            eprintln!("DBG {} {} {decision:?}", stamp.at.0, stamp.seq);
+        }
         match decision {
             Decision::PermitGranted { permit, rate, .. } => {
+                self.admitted.remove(&permit.task.attempt);
                 let first = Issued { record: stamp.seq, rate: *rate };
                 self.issued.insert(permit.task, (permit.ask, vec![first]));
             }
             Decision::WriteRated { attempt, rate, pooled, .. } => {
-                let Some(task) = self.speaker(*attempt) else { return };
+                let Some(task) = self.speaker(*attempt) else {
+                    self.admitted.entry(*attempt).and_modify(|kept| *kept = Some(*rate));
+                    return;
+                };
                 if let Some((_, rates)) = self.issued.get_mut(&task) {
-                    if *pooled {
-                        rates.clear();
-                    }
+                    // Of one record nobody hears but the last.
+                    rates.retain(|one| one.record < stamp.seq && !*pooled);
                     rates.push(Issued { record: stamp.seq, rate: Some(*rate) });
                 }
             }
+            Decision::SaveAdmitted { attempt, rate, .. } => {
+                self.admitted.insert(*attempt, *rate);
+            }
             Decision::WriteEnded(attempt) | Decision::AttemptEnded { attempt, .. } => {
+                self.admitted.remove(attempt);
                 if let Some(task) = self.speaker(*attempt) {
                     self.issued.remove(&task);
                 }
@@ -395,9 +422,15 @@ impl Seen {
         if job.spec.rehearsal().is_none() || Recipe::of(&job.spec) != recipe {
             return Err(format!("{} is judged as a rehearsal of something else", shown.job));
         }
-        let may = recipe_of(&job.spec).is_some_and(|recipe| recipe < PASSING);
+        // What begins again may come further than it was before anybody hears of it.
+        let far = shown.save.is_some_and(|save| save.step >= LEAST_STEPS);
+        let may = match recipe_of(&job.spec) {
+            Some(SAVES_NOTHING) => false,
+            Some(BEGINS_AGAIN) => far,
+            Some(_) | None => true,
+        };
         if shown.passed() && !may {
-            return Err(format!("{} passed a rehearsal, and saves nothing: {shown}", shown.job));
+            return Err(format!("{} passed a rehearsal, and cannot have: {shown}", shown.job));
         }
         self.meet(if shown.passed() {
             "RehearsalJudged as passed"
@@ -418,8 +451,10 @@ impl Seen {
             StopReason::Rehearsed => {
                 self.books.jobs.get(&id.job).is_some_and(|job| job.judged.is_some())
             }
+            // What is only rehearsed is asked, and so stopped, inside its protected time.
             StopReason::CannotSave | StopReason::GraceOver => {
-                attempt.standing != Standing::Protected
+                let rehearsed = attempt.save.is_some_and(|save| save.why == SaveReason::Rehearsed);
+                attempt.standing != Standing::Protected || rehearsed
             }
         };
         if may { Ok(()) } else { Err(format!("{id} is protected, and is stopped: {why}")) }

@@ -14,7 +14,7 @@ use super::coordinator::Coordinator;
 use super::faults::{Calm, Fault};
 use super::gates::no_limits;
 use super::permits::Asked;
-use super::traffic::Allowed;
+use super::traffic::Most;
 use super::{Options, Run, Violation};
 
 /// A task on a node since one of its boots.
@@ -151,7 +151,8 @@ pub(super) struct World {
     pub(super) calm: Calm,
     /// Asks that are not over.
     pub(super) asked: BTreeMap<TaskId, Asked>,
-    pub(super) allowed: Allowed,
+    /// What they may come to together.
+    pub(super) most: Most,
     coverage: BTreeMap<String, u64>,
     queue: BinaryHeap<Reverse<Queued>>,
     queued: u64,
@@ -186,7 +187,7 @@ impl World {
             truth: Truth::default(),
             calm: Calm::default(),
             asked: BTreeMap::new(),
-            allowed: no_limits(),
+            most: no_limits(),
             coverage: BTreeMap::new(),
             queue: BinaryHeap::new(),
             queued: 0,
