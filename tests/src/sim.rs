@@ -54,11 +54,13 @@ pub enum Planted {
     SilentForgotten,
     /// A job goes on at its rate when its permit has run out.
     LapseIgnored,
+    /// An agent hears that its permits are renewed before it hears what was decided while it was silent.
+    RenewedBeforePlans,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::PublishBeforeAppend,
         Self::SyncDropped,
         Self::GenerationIgnored,
@@ -72,6 +74,7 @@ impl Planted {
         Self::LowerRateIgnored,
         Self::SilentForgotten,
         Self::LapseIgnored,
+        Self::RenewedBeforePlans,
     ];
 }
 

@@ -382,7 +382,9 @@ impl World {
         let (now, delay) = (self.now, self.network());
         let name = self.nodes.get(node).map(|node| node.name.clone());
         let plans = name.and_then(|name| self.coordinator.arrives.get(&name)).copied();
-        let at = plans.unwrap_or(0).max(now.saturating_add(delay));
+        let overtakes = self.options.planted == Some(Planted::RenewedBeforePlans);
+        let plans = plans.filter(|_| !overtakes).unwrap_or(0);
+        let at = plans.max(now.saturating_add(delay));
         self.after(at.saturating_sub(now), Happening::Renewed { node, session, number });
     }
 

@@ -38,9 +38,10 @@ impl World {
 
     pub(super) fn meddle_with_gates(&mut self) {
         let Some(name) = self.rng.choice(STORAGES) else { return };
-        let request = match self.rng.u8(0..10) {
+        let request = match self.rng.u8(0..20) {
             0 => GateRequest::Pause { reason: "it is slow".to_owned() },
-            1..=3 => GateRequest::Resume,
+            1..=6 => GateRequest::Resume,
+            7..=12 => GateRequest::Set(self.less(&storage(name))),
             _ => GateRequest::Set(self.limits()),
         };
         self.ask_of_gate(storage(name), request);
@@ -57,16 +58,27 @@ impl World {
         paused.into_iter().for_each(|storage| self.ask_of_gate(storage, GateRequest::Resume));
     }
 
+    /// Less than now, and as many as like.
+    fn less(&mut self, of: &StorageName) -> GateRule {
+        let by = self.rng.u64(2..20);
+        let engine = self.coordinator.engine();
+        let gate = engine.and_then(|engine| engine.core().books().gates.get(of));
+        let rule = gate.map(|gate| gate.rule.clone()).unwrap_or_default();
+        let lower = |cap: Option<Bandwidth>| cap.map(|cap| Bandwidth((cap.0 / by).max(1 << 16)));
+        let (cap, reads) = (lower(rule.cap), lower(rule.reads));
+        GateRule { cap, reads, writers: Some(8), ..rule }
+    }
+
     /// Caps of a few nodes' speed and less.
     fn limits(&mut self) -> GateRule {
-        let cap = (self.rng.u8(..) < 220).then(|| Bandwidth(self.rng.u64(2..100) << 20));
+        let cap = (self.rng.u8(..) < 230).then(|| Bandwidth(self.rng.u64(2..60) << 20));
         let files = cap.filter(|_| self.rng.u8(..) < 60).map(|_| self.rng.u32(2..200));
         GateRule {
             cap,
-            writers: self.rng.bool().then(|| self.rng.u32(1..6)),
+            writers: self.rng.bool().then(|| self.rng.u32(1..9)),
             files,
             node: self.rng.bool().then(|| Bandwidth(NODE_SPEED.0 + (self.rng.u64(0..32) << 20))),
-            reads: self.rng.bool().then(|| Bandwidth(self.rng.u64(2..100) << 20)),
+            reads: self.rng.bool().then(|| Bandwidth(self.rng.u64(2..60) << 20)),
             hours: Vec::new(),
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn policy(seed: u64) -> Policy {
         spare_recent: Span::seconds(5),
         return_span: Span::minutes(1),
         pass_every: Span::seconds(5),
-        gate_width: 1 + u32::try_from(seed % 4).unwrap_or(0),
+        gate_width: 1 + u32::try_from(seed % 4).unwrap_or(0) * 2,
         gate_patience: Span::seconds(20),
         require_rehearsal: (seed % 4 == 3).then_some(GpuCount(8)),
         ..Sharing::default()
@@ -149,7 +149,7 @@ impl World {
                 }
             }
             (21..=40, _) => self.move_budgets(),
-            (61..=80, _) => self.meddle_with_gates(),
+            (61..=75, _) => self.meddle_with_gates(),
             (41..=60, _) => {
                 if let Some(job) = self.displacing_job() {
                     self.tell(Event::CancelRequested { job, by: PERSON });
@@ -268,9 +268,9 @@ impl World {
     }
 
     fn offer(&mut self) -> Option<CheckpointOffer> {
-        let storage = if self.rng.bool() { STORAGES[0] } else { STORAGES[1] };
+        let storage = STORAGES[usize::from(self.rng.u8(..) < 50)];
         let (asks, within) = (self.rng.u8(..) < 80, self.rng.u64(100..3000));
-        let (rehearses, after) = (self.rng.u8(..) < 40, self.rng.u64(1..8));
+        let (rehearses, after) = (self.rng.u8(..) < 50, self.rng.u64(1..8));
         (self.rng.u8(..) < 180).then(|| CheckpointOffer {
             asks_within: AsksWithin::of(Span(within)).filter(|_| asks),
             signal: None,

@@ -164,7 +164,8 @@ impl World {
             return Ok(());
         }
         let before = self.nodes.get(index).and_then(|node| node.starter.facts(task)?.ask);
-        let bytes = Bytes(self.rng.u64(1..=64) << 20);
+        let most = if self.rng.u8(..) < 50 { 1024 } else { 64 };
+        let bytes = Bytes(self.rng.u64(1..=most) << 20);
         let record = AskRecord {
             number: before.map_or(0, |ask| ask.number).saturating_add(1),
             class,
@@ -183,7 +184,7 @@ impl World {
             since: self.now,
             bytes,
             speed: job.speed,
-            manner: self.manner(),
+            manner: self.manner(task),
             request,
             answer: None,
             has_lapsed: false,
@@ -196,12 +197,13 @@ impl World {
         self.note(index, task, boot, |facts| facts.ask = Some(record))
     }
 
-    fn manner(&mut self) -> Manner {
+    fn manner(&mut self, task: TaskId) -> Manner {
         match self.rng.u8(..) {
-            0..=30 => Manner::Endless,
-            31..=60 => Manner::Unused,
-            61..=80 => Manner::Again,
-            81..=95 => Manner::Dies,
+            _ if self.rehearsed(task).is_some() => Manner::Writes,
+            0..=60 => Manner::Endless,
+            61..=80 => Manner::Unused,
+            81..=100 => Manner::Again,
+            101..=112 => Manner::Dies,
             _ => Manner::Writes,
         }
     }
@@ -337,7 +339,7 @@ impl World {
                 self.after(soon, leaves(SAVED));
             }
             WriteClass::Restore | WriteClass::Periodic => {
-                let next = self.rng.u64(500..15_000);
+                let next = self.rng.u64(200..6000);
                 let class = WriteClass::Periodic;
                 self.after(next, Happening::Asks { place, class, request: None });
             }

@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Which recipe a task's rehearsal is of; none if it is no rehearsal.
-    fn rehearsed(&self, task: TaskId) -> Option<u64> {
+    pub(super) fn rehearsed(&self, task: TaskId) -> Option<u64> {
         self.coordinator.watch().job(task.attempt)?.rehearses
     }
 
@@ -137,7 +137,7 @@ impl World {
         let step = if rehearsed == Some(BEGINS_AGAIN) {
             self.truth.next_step_of(task.attempt)
         } else {
-            let more = self.rng.u64(1..=4);
+            let more = self.rng.u64(2..=5);
             self.truth.next_step(task.attempt.job, more)
         };
         let path = format!("/checkpoints/{}/{step}", task.attempt.job);

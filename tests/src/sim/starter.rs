@@ -164,8 +164,11 @@ impl World {
         let delay = short(&mut self.rng);
         self.after(delay, Happening::Executed { node: index, task, boot });
         let runs = match self.rng.u8(..) {
+            // One that ends before it is asked to save shows nothing.
+            _ if self.rehearsed(task).is_some() => self.rng.u64(20_000..60_000),
             _ if self.calm.is_over() => self.rng.u64(50..3000),
             0..=60 => self.rng.u64(20_000..60_000),
+            61..=80 => self.rng.u64(60_000..180_000),
             _ => self.rng.u64(50..20_000),
         };
         if task.index == 0 && self.rng.u8(..) < 90 {

@@ -56,11 +56,11 @@ impl World {
                 return Err(self.overwritten(storage, *flow, cap.max(*most)));
             }
             if *most > cap {
-                // What was granted before the cap was lowered may still be on its way.
+                // What was granted before the cap was lowered may still be on its way, and so is that it
+                // was: who was told a lower rate keeps to it.
                 let issued = self.sum(storage, *flow, |world, task, asked| {
                     let issued = world.coordinator.watch().issued(task, asked.number, asked.rated());
-                    let all = issued.into_iter().chain(world.may(task, asked));
-                    all.map(|rate| measure.of(asked, rate)).max().unwrap_or_default()
+                    issued.map_or(Bandwidth(0), |rate| measure.of(asked, rate))
                 });
                 *most = (*most).min(issued.plus(self.admitted(storage, *flow)));
             }

@@ -63,7 +63,7 @@ pub(super) struct Watch {
 }
 
 /// Decisions that a run of some length must meet.
-pub(super) const MET: [&str; 24] = [
+pub(super) const MET: [&str; 25] = [
     "SaveOrdered to a displaced attempt",
     "SaveOrdered to a drained attempt",
     "SaveWithdrawn",
@@ -84,6 +84,7 @@ pub(super) const MET: [&str; 24] = [
     "RehearsalJudged as failed",
     "PermitGranted",
     "WriteRated",
+    "WriteRated of a silent node",
     "WriteEnded",
     "GateSet",
     "GatePaused",
@@ -250,7 +251,8 @@ impl Seen {
             | Planted::PledgeKept
             | Planted::LowerRateIgnored
             | Planted::SilentForgotten
-            | Planted::LapseIgnored => None,
+            | Planted::LapseIgnored
+            | Planted::RenewedBeforePlans => None,
         }
     }
 
@@ -373,6 +375,9 @@ impl Seen {
                     // Of one record nobody hears but the last.
                     rates.retain(|one| one.record < stamp.seq && !*pooled);
                     rates.push(Issued { record: stamp.seq, rate: Some(*rate) });
+                }
+                if *pooled {
+                    self.meet("WriteRated of a silent node");
                 }
             }
             Decision::SaveAdmitted { attempt, rate, .. } => {
