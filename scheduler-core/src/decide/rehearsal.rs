@@ -62,8 +62,7 @@ pub(crate) fn asked_at(job: &Job, attempt: &Attempt) -> Option<Timestamp> {
 /// have been heard only when the next had been planned, and nobody has judged it.
 fn saved(job: &Job) -> Option<&Attempt> {
     let mut newest_first = job.attempts.iter().rev();
-    newest_first
-        .find(|one| matches!(one.ended, Some((_, Outcome::Saved))) && one.stop.is_none())
+    newest_first.find(|one| matches!(one.ended, Some((_, Outcome::Saved))) && one.stop.is_none())
 }
 
 /// What the first commit after the new start shows, of a rehearsal that is not judged.

@@ -369,7 +369,7 @@ impl World {
             self.tell(Event::DeadlineReached);
         }
         if complete || facts.is_some() || !tasks.is_empty() {
-            self.tell(reported(name.clone(), complete, facts, tasks));
+            self.tell(reported(name, complete, facts, tasks));
         }
         if renew > 0 {
             self.answer_renewal(index, session, renew);

@@ -152,12 +152,9 @@ impl World {
                 self.calm.cut_until.insert(node, until);
             }
             Fault::LongPartition => {
-                // Of one that holds a permit, if there is any.
-                let held = self.asked.iter().filter(|(_, asked)| asked.rated().is_some());
-                let holders: Vec<_> = held.map(|(task, _)| *task).collect();
-                let holder = self.rng.choice(holders).and_then(|task| self.node_of(task));
-                let node = holder.unwrap_or(node);
-                let until = self.now.saturating_add(self.rng.u64(20_000..90_000));
+                // Of the one whose permit holds for the shortest time, if there is any.
+                let node = self.ends_first().unwrap_or(node);
+                let until = self.now.saturating_add(self.rng.u64(25_000..90_000));
                 self.calm.cut_until.insert(node, until);
             }
             Fault::ClockStep => {

@@ -6,8 +6,8 @@ use scheduler_core::{
 };
 use simulator::plain_job;
 use tidegate_model::{
-    AccountPath, AskAfter, AsksWithin, CheckpointOffer, Dependency, GpuCount, JobId, JobSpec, SaveTarget, Span,
-    SubmitKey, TaskLayout, UserId, WhileWaiting,
+    AccountPath, AskAfter, AsksWithin, CheckpointOffer, Dependency, GpuCount, JobId, JobSpec,
+    SaveTarget, Span, SubmitKey, TaskLayout, UserId, WhileWaiting,
 };
 
 use super::gates::STORAGES;
@@ -268,7 +268,8 @@ impl World {
     }
 
     fn offer(&mut self) -> Option<CheckpointOffer> {
-        let storage = STORAGES[usize::from(self.rng.u8(..) < 50)];
+        let [often, seldom] = STORAGES;
+        let storage = if self.rng.u8(..) < 50 { seldom } else { often };
         let (asks, within) = (self.rng.u8(..) < 80, self.rng.u64(100..3000));
         let (rehearses, after) = (self.rng.u8(..) < 50, self.rng.u64(1..8));
         (self.rng.u8(..) < 180).then(|| CheckpointOffer {

@@ -6,7 +6,9 @@
 use scheduler_core::Flow;
 use tidegate_agent::permits::{AskRecord, PermitRecord};
 use tidegate_agent::since_boot::SinceBoot;
-use tidegate_model::{Bandwidth, Bytes, DecisionSeq, Span, StorageName, TaskExit, TaskId, WriteClass};
+use tidegate_model::{
+    Bandwidth, Bytes, DecisionSeq, Span, StorageName, TaskExit, TaskId, WriteClass,
+};
 
 use super::Planted;
 use super::saving::SAVED;
@@ -164,7 +166,9 @@ impl World {
             return Ok(());
         }
         let before = self.nodes.get(index).and_then(|node| node.starter.facts(task)?.ask);
-        let most = if self.rng.u8(..) < 50 { 1024 } else { 64 };
+        let manner = self.manner(task);
+        let long = manner == Manner::Writes && self.rng.u8(..) < 50;
+        let most = if long { 1024 } else { 64 };
         let bytes = Bytes(self.rng.u64(1..=most) << 20);
         let record = AskRecord {
             number: before.map_or(0, |ask| ask.number).saturating_add(1),
@@ -184,7 +188,7 @@ impl World {
             since: self.now,
             bytes,
             speed: job.speed,
-            manner: self.manner(task),
+            manner,
             request,
             answer: None,
             has_lapsed: false,
@@ -219,7 +223,8 @@ impl World {
             return Ok(());
         };
         let boot = node.boot;
-        let delay = if self.rng.u8(..) < 10 { self.rng.u64(20..3000) } else { short(&mut self.rng) };
+        let delay =
+            if self.rng.u8(..) < 10 { self.rng.u64(20..3000) } else { short(&mut self.rng) };
         self.after(delay, Happening::Reads { place: Place { node: index, task, boot } });
         self.note(index, task, boot, |facts| facts.permit = Some(permit))
     }
@@ -235,6 +240,10 @@ impl World {
             return Ok(());
         };
         asked.count(now, at);
+        if let PermitRecord::Granted { bytes_per_s: Some(_), after_bytes_per_s: None, .. } = answer
+        {
+            return Err(format!("{task} may write at a rate, and without limit when that is over"));
+        }
         let lowered = asked.answer.as_ref().and_then(|before| answer.rated_no_higher(before));
         let is_first = asked.rated().is_none();
         let answer = match self.options.planted {
@@ -308,8 +317,7 @@ impl World {
         let asked = self.asked.get_mut(&place.task).filter(|asked| asked.look == look);
         let Some(asked) = asked else { return Ok(()) };
         asked.count(now, at);
-        let (class, request, unused) =
-            (asked.class, asked.request, asked.manner == Manner::Unused);
+        let (class, request, unused) = (asked.class, asked.request, asked.manner == Manner::Unused);
         if asked.written < asked.bytes && !unused {
             self.look_again(place);
             return Ok(());
@@ -360,6 +368,21 @@ impl World {
         })
     }
 
+    /// The node that holds the permit which is over first, if it is not renewed.
+    pub(super) fn ends_first(&self) -> Option<usize> {
+        let left = |task: TaskId, asked: &Asked| {
+            let index = self.node_of(task)?;
+            match &asked.answer {
+                Some(PermitRecord::Granted { until_ms, .. }) if !asked.has_lapsed => {
+                    Some((until_ms.since(self.clock(index)), task, index))
+                }
+                _ => None,
+            }
+        };
+        let all = self.asked.iter().filter(|(_, asked)| asked.storage.is_some());
+        all.filter_map(|(task, asked)| left(*task, asked)).min().map(|(_, _, index)| index)
+    }
+
     /// A task is being stopped: who waits is let through no more, who writes may finish.
     pub(super) fn stop_asking(&mut self, place: Place) -> Result<(), String> {
         let waits = self.asked.get(&place.task).is_some_and(|asked| asked.rated().is_none());
@@ -382,7 +405,8 @@ fn without_end(mut answer: PermitRecord) -> PermitRecord {
 
 /// The planted bug: a shim that goes on at the rate before.
 fn with_rate(mut answer: PermitRecord, rate: Option<Bandwidth>) -> PermitRecord {
-    if let (PermitRecord::Granted { bytes_per_s, .. }, Some(Bandwidth(rate))) = (&mut answer, rate) {
+    if let (PermitRecord::Granted { bytes_per_s, .. }, Some(Bandwidth(rate))) = (&mut answer, rate)
+    {
         *bytes_per_s = Some(rate);
     }
     answer

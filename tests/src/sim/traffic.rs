@@ -48,7 +48,9 @@ impl World {
         let mut most = std::mem::take(&mut self.most);
         for ((storage, flow, measure), most) in &mut most {
             let now = self.sum(storage, *flow, |world, task, asked| {
-                world.may(task, asked).map_or(Bandwidth(0), |rate| measure.of(asked, rate))
+                let may = world.may(task, asked);
+                let may = may.map_or(Bandwidth(0), |rate| measure.of(asked, rate));
+                may.min(world.kept(task, asked).unwrap_or(may))
             });
             let cap = self.coordinator.watch().cap(storage, *flow, self.at());
             let cap = cap.unwrap_or(Bandwidth(u64::MAX));
@@ -59,7 +61,8 @@ impl World {
                 // What was granted before the cap was lowered may still be on its way, and so is that it
                 // was: who was told a lower rate keeps to it.
                 let issued = self.sum(storage, *flow, |world, task, asked| {
-                    let issued = world.coordinator.watch().issued(task, asked.number, asked.rated());
+                    let issued =
+                        world.coordinator.watch().issued(task, asked.number, asked.rated());
                     issued.map_or(Bandwidth(0), |rate| measure.of(asked, rate))
                 });
                 *most = (*most).min(issued.plus(self.admitted(storage, *flow)));
@@ -67,6 +70,23 @@ impl World {
             *most = cap.max(*most);
         }
         self.most = most;
+        self.check_kept()
+    }
+
+    /// Nobody may write more than what is kept for it: what was given to others when a permit had run out, or
+    /// was over, has run out on its node too.
+    fn check_kept(&self) -> Result<(), String> {
+        let all = Bandwidth(u64::MAX);
+        // Who restores what is no checkpoint of ours goes through no gate.
+        let gated = self.asked.iter().filter(|(_, asked)| asked.storage.is_some());
+        for (task, asked) in gated.filter(|(_, asked)| !asked.has_lapsed) {
+            let Some(may) = self.may(*task, asked) else { continue };
+            let issued = self.coordinator.watch().issued(*task, asked.number, asked.rated());
+            let kept = issued.map_or(Bandwidth(0), |rate| rate.unwrap_or(all));
+            if may.unwrap_or(all) > kept {
+                return Err(format!("{task} may write {may:?}, and {kept} is kept: {asked:?}"));
+            }
+        }
         Ok(())
     }
 
@@ -86,6 +106,13 @@ impl World {
         asked.granted(node.clock.read(self.now))
     }
 
+    /// What is kept for who has lapsed. It was told what it may use on its own when it was heard last; if the
+    /// cap was higher then, that is more, and nobody reckons with it: the scheduler does not remember it.
+    fn kept(&self, task: TaskId, asked: &Asked) -> Option<Bandwidth> {
+        let issued = || self.coordinator.watch().issued(task, asked.number, asked.rated());
+        asked.has_lapsed.then(issued)??
+    }
+
     /// What is kept for those that were told to save, and have not asked yet.
     fn admitted(&self, storage: &StorageName, flow: Flow) -> Bandwidth {
         match flow {
@@ -99,7 +126,7 @@ impl World {
         let told: Vec<_> = here
             .filter_map(|(task, asked)| {
                 let (may, rated) = (self.may(*task, asked)?, asked.rated()?);
-                let may = may.map_or("all".to_owned(), |rate| format!("{} B/s", rate.0));
+                let may = may.map_or_else(|| "all".to_owned(), |rate| format!("{} B/s", rate.0));
                 let lapsed = if asked.has_lapsed { ", lapsed" } else { "" };
                 Some(format!("{task} {may} of {rated}{lapsed}"))
             })

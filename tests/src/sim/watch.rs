@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scheduler_core::{
-    Books, Decision, Event, Flow, Outcome, Recipe, Rehearsal, SaveReason, Stamp, Standing, StopReason,
+    Books, Decision, Event, Flow, Outcome, Recipe, Rehearsal, SaveReason, Stamp, Standing,
+    StopReason,
 };
 use tidegate_coordinator::journal::{Entry, codec, snapshot};
 use tidegate_model::{
@@ -171,7 +172,12 @@ impl Watch {
     }
 
     /// The cap in force; none = no limit.
-    pub(super) fn cap(&self, storage: &StorageName, flow: Flow, at: Timestamp) -> Option<Bandwidth> {
+    pub(super) fn cap(
+        &self,
+        storage: &StorageName,
+        flow: Flow,
+        at: Timestamp,
+    ) -> Option<Bandwidth> {
         self.lock().books.gates.get(storage)?.rule.cap_at(flow, at)
     }
 
@@ -357,9 +363,6 @@ impl Seen {
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "the others set no rate")]
     fn note_rate(&mut self, stamp: Stamp, decision: &Decision) {
-        if std::env::var("SIMJOB").is_ok_and(|j| format!("{decision:?}").contains(&format!("JobId({j})"))) || std::env::var("SIMDBG").is_ok() && matches!(decision, Decision::PermitGranted{..}|Decision::WriteRated{..}|Decision::WriteEnded(_)|Decision::GateSet{..}|Decision::SaveAdmitted{..}|Decision::GatePaused{..}|Decision::NodeAdmitted{..}) {
-            eprintln!("DBG {} {} {decision:?}", stamp.at.0, stamp.seq);
-        }
         match decision {
             Decision::PermitGranted { permit, rate, .. } => {
                 self.admitted.remove(&permit.task.attempt);
