@@ -52,15 +52,11 @@ pub enum Planted {
     LowerRateIgnored,
     /// The coordinator gives away what a silent node's permit keeps.
     SilentForgotten,
-    /// A job goes on at its rate when its permit has run out.
-    LapseIgnored,
-    /// An agent hears that its permits are renewed before it hears what was decided while it was silent.
-    RenewedBeforePlans,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 12] = [
         Self::PublishBeforeAppend,
         Self::SyncDropped,
         Self::GenerationIgnored,
@@ -73,8 +69,6 @@ impl Planted {
         Self::ClosedCommits,
         Self::LowerRateIgnored,
         Self::SilentForgotten,
-        Self::LapseIgnored,
-        Self::RenewedBeforePlans,
     ];
 }
 

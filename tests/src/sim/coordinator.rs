@@ -377,14 +377,13 @@ impl World {
         self.queue_deadline();
     }
 
-    /// A stream keeps its order: who hears of it has the plans that were sent before.
+    /// Who hears of it has the plans that were sent before: what was decided while a node was silent must
+    /// reach it before its permits hold again.
     fn answer_renewal(&mut self, node: usize, session: u64, number: u64) {
         let (now, delay) = (self.now, self.network());
         let name = self.nodes.get(node).map(|node| node.name.clone());
         let plans = name.and_then(|name| self.coordinator.arrives.get(&name)).copied();
-        let overtakes = self.options.planted == Some(Planted::RenewedBeforePlans);
-        let plans = plans.filter(|_| !overtakes).unwrap_or(0);
-        let at = plans.max(now.saturating_add(delay));
+        let at = plans.unwrap_or(0).max(now.saturating_add(delay));
         self.after(at.saturating_sub(now), Happening::Renewed { node, session, number });
     }
 

@@ -250,7 +250,6 @@ impl World {
             Some(Planted::LowerRateIgnored) if lowered.is_some() => {
                 with_rate(answer, asked.granted(at).flatten())
             }
-            Some(Planted::LapseIgnored) => without_end(answer),
             _ => answer,
         };
         let before = asked.answer.replace(answer);
@@ -393,14 +392,6 @@ impl World {
 /// Whether an ask was granted just now.
 fn asked_first_grant(asked: Option<&Asked>, was_waiting: bool) -> bool {
     was_waiting && asked.is_some_and(|asked| asked.rated().is_some())
-}
-
-/// The planted bug: a job that takes its permit to hold for ever.
-fn without_end(mut answer: PermitRecord) -> PermitRecord {
-    if let PermitRecord::Granted { until_ms, .. } = &mut answer {
-        *until_ms = SinceBoot(u64::MAX);
-    }
-    answer
 }
 
 /// The planted bug: a shim that goes on at the rate before.

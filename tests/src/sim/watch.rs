@@ -256,9 +256,7 @@ impl Seen {
             | Planted::SilenceIsLoss
             | Planted::PledgeKept
             | Planted::LowerRateIgnored
-            | Planted::SilentForgotten
-            | Planted::LapseIgnored
-            | Planted::RenewedBeforePlans => None,
+            | Planted::SilentForgotten => None,
         }
     }
 
