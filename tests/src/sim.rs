@@ -6,12 +6,16 @@
 
 mod agent;
 mod checks;
+mod clock;
 mod coordinator;
 mod disk;
 mod faults;
+mod gates;
 mod people;
+mod permits;
 mod saving;
 mod starter;
+mod traffic;
 mod watch;
 mod world;
 
@@ -44,11 +48,15 @@ pub enum Planted {
     ProtectedAsked,
     /// A commit counts whose attempt can commit no more.
     ClosedCommits,
+    /// A shim says that its job was told a lower rate, and lets it go on at the one before.
+    LowerRateIgnored,
+    /// The coordinator gives away what a silent node's permit keeps.
+    SilentForgotten,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::PublishBeforeAppend,
         Self::SyncDropped,
         Self::GenerationIgnored,
@@ -59,6 +67,8 @@ impl Planted {
         Self::PledgeKept,
         Self::ProtectedAsked,
         Self::ClosedCommits,
+        Self::LowerRateIgnored,
+        Self::SilentForgotten,
     ];
 }
 
@@ -107,6 +117,20 @@ impl fmt::Display for Violation {
     }
 }
 
+/// What becomes of asks for permits, in any run of some length.
+const MET: [&str; 10] = [
+    "ask Periodic",
+    "ask Preemption",
+    "ask Final",
+    "ask Restore",
+    "ask answered",
+    "ask denied",
+    "permit granted",
+    "permit lowered",
+    "permit lapsed",
+    "permit given back",
+];
+
 /// Runs a seed.
 #[must_use]
 pub fn run(options: Options) -> Run {
@@ -124,5 +148,6 @@ pub fn required_coverage() -> Vec<String> {
     let nodes = ["Unconfirmed", "Ready", "Draining", "Drained", "Unreachable"];
     let nodes = nodes.iter().map(|state| format!("node {state}"));
     let decisions = watch::MET.iter().map(|decision| format!("decision {decision}"));
-    faults.chain(states).chain(nodes).chain(decisions).collect()
+    let permits = MET.iter().map(|&what| what.to_owned());
+    faults.chain(states).chain(nodes).chain(decisions).chain(permits).collect()
 }

@@ -320,7 +320,9 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
     };
     let rate = of.rate.map(|rate| said_rate(noted.seen.ask, of.bytes, rate));
     let length = of.rate.map_or(Span::hours(24), |rate| length(of.bytes, rate));
-    let after = of.rate.and_then(|rate| Some(rate.min(safe_rate(books, job, attempt, flow)?)));
+    // Without a cap nothing is kept for silent nodes; until there is one again it may go on as it does.
+    let safe = |rate| safe_rate(books, job, attempt, flow).unwrap_or(rate);
+    let after = of.rate.map(|rate| rate.min(safe(rate)));
     Some(Permit::Granted { ask, rate, length, after, rated: of.rated })
 }
 

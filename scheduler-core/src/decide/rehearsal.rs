@@ -58,10 +58,11 @@ pub(crate) fn asked_at(job: &Job, attempt: &Attempt) -> Option<Timestamp> {
     Some(own.map_or(trained, |own| own.at.min(trained)))
 }
 
-/// The attempt whose checkpoint the next one goes on from.
+/// The attempt whose checkpoint the next one goes on from. One that was told to stop is none: its end may
+/// have been heard only when the next had been planned, and nobody has judged it.
 fn saved(job: &Job) -> Option<&Attempt> {
     let mut newest_first = job.attempts.iter().rev();
-    newest_first.find(|one| matches!(one.ended, Some((_, Outcome::Saved))))
+    newest_first.find(|one| matches!(one.ended, Some((_, Outcome::Saved))) && one.stop.is_none())
 }
 
 /// What the first commit after the new start shows, of a rehearsal that is not judged.

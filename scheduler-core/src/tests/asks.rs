@@ -104,3 +104,17 @@ fn those_who_ask_in_one_turn_are_told_of_their_turns_together_and_once() {
     assert_eq!(waits(&lab), [None, Some(1), Some(2), Some(3)]);
     assert_eq!(lab.core.tell(now).len(), 0, "nothing is news");
 }
+
+#[test]
+fn who_has_a_rate_has_no_more_when_its_permit_is_over_although_there_is_no_cap_any_more() {
+    let cap = Bandwidth(10 * GB);
+    let (mut lab, jobs) = lab(1, GateRule { cap: Some(cap), ..GateRule::default() });
+    ask(&mut lab, jobs[0], 5 * GB, 0);
+    let (storage, by) = ("shared".parse().unwrap(), UserId(0));
+    let request = GateRequest::Set(GateRule::default());
+    lab.apply(&Event::GateRequested { storage, by, request });
+    let Some(Permit::Granted { rate, after, .. }) = permit(&lab, jobs[0]) else {
+        panic!("{:?}", permit(&lab, jobs[0]));
+    };
+    assert_eq!((rate, after), (Some(cap), Some(cap)));
+}

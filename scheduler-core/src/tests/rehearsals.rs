@@ -1,10 +1,11 @@
 //! Rehearsals: what they are kept under. How they are led is in the scenarios.
 
 use tidegate_model::{
-    AskAfter, Bytes, CheckpointOffer, GpuCount, JobSpec, SaveSignal, SaveTarget, Span, TaskLayout,
+    AskAfter, AttemptId, Bytes, CheckpointOffer, GpuCount, JobSpec, SaveSignal, SaveTarget, Span,
+    TaskExit, TaskId, TaskLayout,
 };
 
-use super::lab::Lab;
+use super::lab::{Lab, ended};
 use crate::rehearsal::Recipe;
 
 fn spec() -> JobSpec {
@@ -45,4 +46,30 @@ fn a_recipe_is_what_a_job_does_and_not_where_for_whom_or_how_long() {
     check(|s| s.checkpoint.as_mut().unwrap().signal = None, false);
     check(|s| s.checkpoint.as_mut().unwrap().grace = Span::minutes(4), false);
     check(|s| s.checkpoint = None, false);
+}
+
+#[test]
+fn what_a_silent_node_says_too_late_of_a_rehearsal_is_not_what_the_next_attempt_goes_on_from() {
+    let mut lab = Lab::with_nodes(&[8, 8]);
+    let mut job = spec();
+    job.checkpoint.as_mut().unwrap().rehearsal = AskAfter::of(Span::minutes(1));
+    let job = lab.submit_spec(job);
+    lab.run(job);
+    let (first, heard) = (lab.nodes_of(job)[0], [1, 2]);
+    let other = 3 - first;
+    lab.pass_with(Span::minutes(1), &heard);
+    assert!(lab.job(job).attempts[0].save.is_some(), "it is asked");
+    // Its grace is over while its node is silent: it is told to stop, and started again elsewhere.
+    lab.pass_with(Span::minutes(5), &[other]);
+    lab.pass_with(Span::minutes(5), &[other]);
+    assert!(lab.job(job).attempts[0].stop.is_some(), "it is stopped");
+    assert_eq!(lab.attempts(job), 2);
+    let task = |number| TaskId { attempt: AttemptId { job, number }, index: 0 };
+    // It had saved at its first step, which tells nothing, and is judged by nobody.
+    lab.commit(task(1), 1);
+    lab.report(first, &[(job, 1, 0, ended(TaskExit::Exited(85)))]);
+    lab.report_prepared(job, 0);
+    lab.report_running(job, 0);
+    lab.commit(task(2), 1);
+    assert_eq!(lab.job(job).judged, None, "it began again");
 }

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use tidegate_agent::ledger::Ledger;
 use tidegate_agent::node::{Action, Node, PlanRefused, TaskStatus};
+use tidegate_agent::since_boot::SinceBoot;
 use tidegate_model::{Bytes, ClusterId, Epoch, Generation, Gpu, NodeName, TaskId};
 use tidegate_proto::link::{NodeFacts, NodePlan, Report, TaskReport};
 
 use super::Planted;
+use super::clock::NodeClock;
 use super::starter::SimStarter;
 use super::world::{Happening, World};
 
@@ -27,6 +29,7 @@ pub(super) struct SimNode {
     pub(super) name: NodeName,
     pub(super) gpus: u32,
     pub(super) boot: u64,
+    pub(super) clock: NodeClock,
     /// The agent's file.
     ledger: Ledger,
     pub(super) agent: Option<Agent>,
@@ -58,6 +61,7 @@ impl SimNode {
             name: name.parse().unwrap_or_else(|_| unreachable!("a valid name")),
             gpus: if rng.u8(..) < 200 { 8 } else { 4 },
             boot: 1,
+            clock: NodeClock::new(rng),
             ledger: Ledger::default(),
             agent: None,
             starter: SimStarter::default(),
@@ -164,7 +168,8 @@ impl World {
         if self.calm.is_cut(index, self.now) {
             self.break_link(index);
         } else {
-            self.send_report(index, Report::default());
+            let renew = self.renewal(index);
+            self.send_report(index, Report { renew, ..Report::default() });
             self.after(700, Happening::Heartbeat { node: index, session });
         }
         self.round(index)
@@ -215,7 +220,7 @@ impl World {
         let dies = node.dies_in_round.filter(|_| node.agent.is_some());
         let Some(agent) = node.agent.as_mut() else { return Ok(()) };
         let late = self.options.planted == Some(Planted::LedgerAfterReport);
-        let (mut starts, mut saves) = (Vec::new(), BTreeMap::new());
+        let (mut starts, mut saves, mut permits) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         // What an action brings about may ask for the next; nothing here asks for ever.
         for _ in 0..8 {
             let actions = agent.brain.actions();
@@ -233,8 +238,7 @@ impl World {
                         starts.push((task, launch.gpus.clone()));
                     }
                     Action::Save { task, save } => drop(saves.insert(task, save)),
-                    // Nobody asks for a permit here.
-                    Action::Permit { .. } => {}
+                    Action::Permit { task, permit } => drop(permits.insert(task, permit)),
                     Action::Stop { task, stop: _ } => node.starter.stop(task),
                     Action::Forget { task } => {
                         node.starter.forget(task);
@@ -257,11 +261,14 @@ impl World {
         for (task, gpus) in starts {
             self.start_task(index, task, gpus)?;
         }
-        self.stop_tasks(index);
+        self.stop_tasks(index)?;
         self.say(index);
         // What is heard of a save is said in a round of its own.
         for (task, save) in saves {
             self.ask_to_save(index, task, &save)?;
+        }
+        for (task, permit) in permits {
+            self.pass_permit(index, task, permit)?;
         }
         Ok(())
     }
@@ -279,13 +286,46 @@ impl World {
         let news = |(task, seen): (&TaskId, &TaskReport)| {
             (complete || agent.sent.get(task) != Some(seen)).then(|| (*task, seen.clone()))
         };
-        let tasks: BTreeMap<_, _> = now.iter().filter_map(news).collect();
+        let mut tasks: BTreeMap<_, _> = now.iter().filter_map(news).collect();
         agent.sent = now;
+        // What grows with time alone is no news.
+        let asks = agent.brain.open_asks();
+        for (task, report) in &mut tasks {
+            if let (Some(ask), Some(asked)) = (&mut report.ask, asks.get(task)) {
+                ask.waited = node.clock.read(self.now).since(*asked);
+            }
+        }
         if complete || !tasks.is_empty() {
             self.truth.said(&node.name, &tasks);
             let facts = complete.then_some(facts);
-            self.send_report(index, Report { complete, facts, tasks, ..Report::default() });
+            let renew = self.renewal(index);
+            self.send_report(index, Report { complete, facts, tasks, renew, ..Report::default() });
         }
+    }
+
+    /// The number of a report that is sent now: when that is, by the node's own clock. Zero without
+    /// an ask that is not over.
+    fn renewal(&self, index: usize) -> u64 {
+        let node = self.nodes.get(index);
+        let asks = node.and_then(|node| node.agent.as_ref()).map(|agent| agent.brain.open_asks());
+        let now = node.map_or(0, |node| node.clock.read(self.now).0);
+        if asks.is_some_and(|asks| !asks.is_empty()) { now } else { 0 }
+    }
+
+    /// The coordinator has heard what this node's agent said then.
+    pub(super) fn renewed(
+        &mut self,
+        index: usize,
+        session: u64,
+        number: u64,
+    ) -> Result<(), String> {
+        let cut = self.calm.is_cut(index, self.now);
+        let agent = self.nodes.get_mut(index).and_then(|node| node.agent.as_mut());
+        let Some(agent) = agent.filter(|agent| !cut && session >= agent.first_session) else {
+            return Ok(());
+        };
+        agent.brain.was_heard(SinceBoot(number));
+        self.round(index)
     }
 
     fn send_report(&mut self, index: usize, report: Report) {

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scheduler_core::{Core, JobOutcome, JobState};
+use scheduler_core::{Core, JobOutcome, JobState, Recipe};
 use tidegate_agent::ledger::Ledger;
-use tidegate_model::{DecisionSeq, GpuUuid, JobId, NodeName, SubmitKey, TaskId, TaskSeen};
+use tidegate_model::{
+    AttemptId, DecisionSeq, GpuUuid, JobId, NodeName, SubmitKey, TaskId, TaskSeen, Timestamp,
+};
 use tidegate_proto::link::TaskReport;
 
 #[derive(Debug, Clone)]
@@ -27,6 +29,10 @@ pub struct Truth {
     asked: BTreeSet<(TaskId, DecisionSeq)>,
     /// The last step of each job.
     steps: BTreeMap<JobId, u64>,
+    /// The last step of an attempt whose job begins again each time.
+    own_steps: BTreeMap<AttemptId, u64>,
+    /// What rehearsals have shown and anybody may have heard of.
+    shown: BTreeMap<Recipe, (JobId, Timestamp)>,
     /// Tasks that a node has said are prepared, and not yet said anything else of.
     said_prepared: BTreeMap<NodeName, BTreeSet<TaskId>>,
 }
@@ -72,10 +78,21 @@ impl Truth {
         if first { Ok(()) } else { Err(format!("{task} is asked twice by {request}")) }
     }
 
-    pub(super) fn next_step(&mut self, job: JobId) -> u64 {
+    pub(super) fn next_step(&mut self, job: JobId, more: u64) -> u64 {
         let step = self.steps.entry(job).or_insert(0);
+        *step = step.saturating_add(more);
+        *step
+    }
+
+    /// Of an attempt that knows nothing of those before it.
+    pub(super) fn next_step_of(&mut self, attempt: AttemptId) -> u64 {
+        let step = self.own_steps.entry(attempt).or_insert(0);
         *step = step.saturating_add(1);
         *step
+    }
+
+    pub(super) fn has_saved(&self, job: JobId) -> bool {
+        self.steps.contains_key(&job)
     }
 
     pub(super) fn died(&mut self, task: TaskId) {
@@ -110,6 +127,8 @@ impl Truth {
     /// A turn was durable and has been seen.
     pub(super) fn published(&mut self, core: &Core) {
         self.published.extend(core.books().jobs.keys());
+        let shown = core.books().rehearsals.iter();
+        self.shown.extend(shown.map(|(recipe, shown)| (recipe, (shown.job, shown.at))));
     }
 
     pub(super) fn said(&mut self, node: &NodeName, tasks: &BTreeMap<TaskId, TaskReport>) {
@@ -148,6 +167,13 @@ impl Truth {
         answered: &BTreeMap<SubmitKey, JobId>,
     ) -> Result<(), String> {
         let books = core.books();
+        let forgotten = |(recipe, shown): &(&Recipe, &(JobId, Timestamp))| {
+            let known = books.rehearsals.of(**recipe);
+            known.is_none_or(|known| known.at < shown.1)
+        };
+        if let Some((_, (job, _))) = self.shown.iter().find(forgotten) {
+            return Err(format!("what {job} has shown as a rehearsal was seen and is lost"));
+        }
         let lost = |job: &&JobId| !books.jobs.contains_key(*job) && !self.ended.contains_key(job);
         if let Some(job) = answered.values().find(lost) {
             return Err(format!("{job} was accepted and is lost"));

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scheduler_core::{Account, Accounts, Books, Core, Event, Observation, Pledge, SaveReason};
+use scheduler_core::{
+    Account, Accounts, Books, Core, Event, Observation, Pledge, Refusal, SaveReason,
+};
 use tidegate_coordinator::engine::{Answer, Engine};
 use tidegate_coordinator::ingress::link::reported;
 use tidegate_coordinator::journal::redb_store::RedbJournal;
@@ -94,6 +96,8 @@ pub(super) struct Coordinator {
     next_key: u128,
     /// The connection of each node, as the coordinator knows it.
     sessions: BTreeMap<NodeName, u64>,
+    /// When the newest plan that was sent to each arrives: what is sent later comes later.
+    arrives: BTreeMap<NodeName, u64>,
     deadline: Option<Timestamp>,
     pub(super) most_alive: usize,
     /// Reads what is journaled, over all lives.
@@ -113,11 +117,17 @@ impl Coordinator {
             answered: BTreeMap::new(),
             next_key: 1,
             sessions: BTreeMap::new(),
+            arrives: BTreeMap::new(),
             deadline: None,
             most_alive: 0,
             watch: Watch::default(),
             turns: 0,
         }
+    }
+
+    /// What is journaled, whether or not anybody is there to hear of it.
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     pub(super) fn engine(&self) -> Option<&Engine<SimJournal>> {
@@ -258,7 +268,12 @@ impl World {
     }
 
     fn answer(&mut self, event: &Event, answer: &Answer) -> Result<(), String> {
-        let Event::JobSubmitted { key, .. } = event else { return Ok(()) };
+        let Event::JobSubmitted { key, spec, .. } = event else { return Ok(()) };
+        if let Answer::Refused(Refusal::NotRehearsed { .. }) = answer
+            && self.coordinator.watch.is_rehearsed(spec)
+        {
+            return Err(format!("{:?} has passed a rehearsal, and is refused", spec.command));
+        }
         match answer {
             Answer::Submitted { job, .. } => {
                 self.coordinator.waiting.remove(key);
@@ -303,6 +318,7 @@ impl World {
         if self.options.planted == Some(Planted::SilenceIsLoss) {
             self.declare_silent_lost();
         }
+        self.forget_silent();
     }
 
     /// The planted bug: what only a person may say, said by a timer.
@@ -342,7 +358,7 @@ impl World {
             return;
         }
         let now = self.at();
-        let Report { complete, facts, tasks, .. } = report;
+        let Report { complete, facts, tasks, renew, .. } = report;
         let engine = self.coordinator.engine.as_mut();
         let returned = engine.is_some_and(|engine| {
             let silent = engine.is_silent(&name);
@@ -355,7 +371,20 @@ impl World {
         if complete || facts.is_some() || !tasks.is_empty() {
             self.tell(reported(name, complete, facts, tasks));
         }
+        if renew > 0 {
+            self.answer_renewal(index, session, renew);
+        }
         self.queue_deadline();
+    }
+
+    /// Who hears of it has the plans that were sent before: what was decided while a node was silent must
+    /// reach it before its permits hold again.
+    fn answer_renewal(&mut self, node: usize, session: u64, number: u64) {
+        let (now, delay) = (self.now, self.network());
+        let name = self.nodes.get(node).map(|node| node.name.clone());
+        let plans = name.and_then(|name| self.coordinator.arrives.get(&name)).copied();
+        let at = plans.unwrap_or(0).max(now.saturating_add(delay));
+        self.after(at.saturating_sub(now), Happening::Renewed { node, session, number });
     }
 
     fn send_plan(&mut self, name: &NodeName, plan: NodePlan) {
@@ -368,6 +397,9 @@ impl World {
             let plan = plan.clone();
             self.after(again, Happening::Planned { node, session, plan });
         }
+        let at = self.now.saturating_add(delay);
+        let last = self.coordinator.arrives.entry(name.clone()).or_insert(0);
+        *last = at.max(*last);
         self.after(delay, Happening::Planned { node, session, plan });
     }
 

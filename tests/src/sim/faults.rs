@@ -35,6 +35,10 @@ pub(super) enum Fault {
     CoordinatorCrashAfterAppend,
     /// A node is cut off for a while.
     Partition,
+    /// Likewise for longer than permits hold.
+    LongPartition,
+    /// A node's clock steps forward.
+    ClockStep,
     /// A connection breaks.
     LinkBreak,
     /// For a while messages are lost, and their streams with them.
@@ -44,7 +48,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::RankKilled,
         Self::ShimKilled,
         Self::AgentCrash,
@@ -58,6 +62,8 @@ impl Fault {
         Self::CoordinatorCrashBeforeAppend,
         Self::CoordinatorCrashAfterAppend,
         Self::Partition,
+        Self::LongPartition,
+        Self::ClockStep,
         Self::LinkBreak,
         Self::Drops,
         Self::DelaysAndReorders,
@@ -145,6 +151,18 @@ impl World {
                 let until = self.now.saturating_add(self.rng.u64(500..20_000));
                 self.calm.cut_until.insert(node, until);
             }
+            Fault::LongPartition => {
+                // Of the one whose permit holds for the shortest time, if there is any.
+                let node = self.ends_first().unwrap_or(node);
+                let until = self.now.saturating_add(self.rng.u64(25_000..90_000));
+                self.calm.cut_until.insert(node, until);
+            }
+            Fault::ClockStep => {
+                let by = self.rng.u64(1..30_000);
+                if let Some(node) = self.nodes.get_mut(node) {
+                    node.clock.step(by);
+                }
+            }
             Fault::LinkBreak => self.break_link(node),
             Fault::Drops => self.calm.losing = 5,
             Fault::DelaysAndReorders => self.calm.unruly = 20,
@@ -200,6 +218,8 @@ impl World {
             | Fault::CoordinatorCrashBeforeAppend
             | Fault::CoordinatorCrashAfterAppend
             | Fault::Partition
+            | Fault::LongPartition
+            | Fault::ClockStep
             | Fault::LinkBreak
             | Fault::Drops
             | Fault::DelaysAndReorders => false,

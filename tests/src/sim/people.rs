@@ -6,11 +6,12 @@ use scheduler_core::{
 };
 use simulator::plain_job;
 use tidegate_model::{
-    AccountPath, CheckpointOffer, Dependency, GpuCount, JobId, JobSpec, SaveTarget, Span,
-    SubmitKey, TaskLayout, UserId, WhileWaiting,
+    AccountPath, AskAfter, AsksWithin, CheckpointOffer, Dependency, GpuCount, JobId, JobSpec,
+    SaveTarget, Span, SubmitKey, TaskLayout, UserId, WhileWaiting,
 };
 
-use super::saving::SAVED;
+use super::gates::STORAGES;
+use super::saving::{RECIPES, SAVED};
 use super::world::{GRACE, Happening, World};
 
 /// Jobs that people keep alive.
@@ -37,7 +38,9 @@ pub(super) fn policy(seed: u64) -> Policy {
         spare_recent: Span::seconds(5),
         return_span: Span::minutes(1),
         pass_every: Span::seconds(5),
-        gate_width: 1,
+        gate_width: 1 + u32::try_from(seed % 4).unwrap_or(0) * 2,
+        gate_patience: Span::seconds(20),
+        require_rehearsal: (seed % 4 == 3).then_some(GpuCount(8)),
         ..Sharing::default()
     };
     Policy {
@@ -103,10 +106,12 @@ impl World {
         self.set("big", Size::Share(400_000), Cut::Now);
         self.set("big/one", Size::Share(500_000), Cut::Now);
         self.set("big/two", Size::Fixed(Amount::gpu_hours(2)), Cut::Now);
+        self.limit_gates();
     }
 
     /// Budgets hold everything, and nothing stays parked.
     fn let_all_end(&mut self) {
+        self.resume_gates();
         for (account, share) in LEAVES {
             self.set(account, Size::Share(share), Cut::Now);
         }
@@ -144,6 +149,7 @@ impl World {
                 }
             }
             (21..=40, _) => self.move_budgets(),
+            (61..=75, _) => self.meddle_with_gates(),
             (41..=60, _) => {
                 if let Some(job) = self.displacing_job() {
                     self.tell(Event::CancelRequested { job, by: PERSON });
@@ -223,6 +229,7 @@ impl World {
         let small = self.rng.u32(1..=size);
         let is_gang = self.rng.u8(..) < 90;
         let account = self.rng.choice(LEAVES).map_or("default", |(account, _)| account);
+        let recipe = self.rng.u64(0..RECIPES);
         JobSpec {
             gpus_per_node: is_gang.then_some(GpuCount(size)),
             layout: if self.rng.bool() { TaskLayout::PerNode } else { TaskLayout::PerGpu },
@@ -236,6 +243,7 @@ impl World {
             },
             checkpoint: self.offer(),
             after: self.dependencies(),
+            command: vec!["train".to_owned(), recipe.to_string()],
             ..plain_job(path(account), GpuCount(if is_gang { gang } else { small }))
         }
     }
@@ -260,16 +268,19 @@ impl World {
     }
 
     fn offer(&mut self) -> Option<CheckpointOffer> {
-        let storage = if self.rng.bool() { "fast" } else { "large" };
+        let [often, seldom] = STORAGES;
+        let storage = if self.rng.u8(..) < 50 { seldom } else { often };
+        let (asks, within) = (self.rng.u8(..) < 80, self.rng.u64(100..3000));
+        let (rehearses, after) = (self.rng.u8(..) < 50, self.rng.u64(1..8));
         (self.rng.u8(..) < 180).then(|| CheckpointOffer {
-            asks_within: None,
+            asks_within: AsksWithin::of(Span(within)).filter(|_| asks),
             signal: None,
             target: SaveTarget::Task,
             grace: Span::seconds(5),
             bytes: None,
             storage: storage.parse().unwrap_or_else(|_| unreachable!("a valid name")),
             saved_codes: vec![SAVED],
-            rehearsal: None,
+            rehearsal: AskAfter::of(Span::seconds(after)).filter(|_| rehearses),
         })
     }
 }

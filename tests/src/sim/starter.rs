@@ -7,8 +7,9 @@ use tidegate_agent::node::{TaskFacts, TaskStatus};
 use tidegate_model::{DecisionSeq, GpuUuid, Span, TaskExit, TaskId};
 
 use super::Planted;
+use super::permits::close;
 use super::saving::SAVED;
-use super::world::{GRACE, Happening, World, short};
+use super::world::{GRACE, Happening, Place, World, short};
 
 /// A node's starter.
 #[derive(Debug, Default)]
@@ -37,6 +38,17 @@ impl SimStarter {
     /// The newest request to save that the task's shim knows of.
     pub(super) fn save_of(&self, task: TaskId) -> Option<DecisionSeq> {
         Some(self.records.get(&task)?.save.as_ref()?.request)
+    }
+
+    /// What its task's shim has written down, and what it was told.
+    pub(super) fn facts(&self, task: TaskId) -> Option<&TaskFacts> {
+        self.records.get(&task)
+    }
+
+    /// Whether the task runs, and was not told to end.
+    pub(super) fn runs(&self, task: TaskId) -> bool {
+        let runs = self.facts(task).is_some_and(|facts| facts.status == TaskStatus::Running);
+        runs && !self.stopping.contains(&task)
     }
 
     pub(super) fn stop(&mut self, task: TaskId) {
@@ -97,12 +109,15 @@ impl World {
     pub(super) fn reboot(&mut self, index: usize) {
         let Some(node) = self.nodes.get_mut(index) else { return };
         node.boot = node.boot.saturating_add(1);
+        node.clock.reboot(self.now);
         node.agent = None;
         node.starter.up = false;
         for (task, facts) in &mut node.starter.records {
             if !matches!(facts.status, TaskStatus::Ended { released: true, .. }) {
                 facts.status = lost("its node rebooted");
             }
+            close(&mut facts.ask);
+            self.asked.remove(task);
             self.truth.died(*task);
         }
         self.truth.node_rebooted(&node.name);
@@ -149,8 +164,11 @@ impl World {
         let delay = short(&mut self.rng);
         self.after(delay, Happening::Executed { node: index, task, boot });
         let runs = match self.rng.u8(..) {
+            // One that ends before it is asked to save shows nothing.
+            _ if self.rehearsed(task).is_some() => self.rng.u64(20_000..60_000),
             _ if self.calm.is_over() => self.rng.u64(50..3000),
             0..=60 => self.rng.u64(20_000..60_000),
+            61..=80 => self.rng.u64(60_000..180_000),
             _ => self.rng.u64(50..20_000),
         };
         if task.index == 0 && self.rng.u8(..) < 90 {
@@ -160,20 +178,22 @@ impl World {
         let fails = if self.calm.is_over() { 1 } else { 20 };
         let exit = TaskExit::Exited((self.rng.u8(..) < fails).into());
         let end = delay.saturating_add(runs);
-        self.after(end, Happening::Exits { node: index, task, boot, exit });
+        self.plan_asks(Place { node: index, task, boot }, end, exit);
         Ok(())
     }
 
     /// Shims act on stops: TERM, and KILL after the grace.
-    pub(super) fn stop_tasks(&mut self, index: usize) {
-        let Some(node) = self.nodes.get_mut(index) else { return };
+    pub(super) fn stop_tasks(&mut self, index: usize) -> Result<(), String> {
+        let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
         let boot = node.boot;
         for task in std::mem::take(&mut node.starter.to_stop) {
             let ignores = self.rng.u8(..) < 30;
             let delay = if ignores { GRACE.0 } else { self.rng.u64(1..GRACE.0) };
             let exit = TaskExit::Signaled(if ignores { 9 } else { 15 });
             self.after(delay, Happening::Exits { node: index, task, boot, exit });
+            self.stop_asking(Place { node: index, task, boot })?;
         }
+        Ok(())
     }
 
     /// A shim notes that its task runs before it notes its end: one that has ended already, while a
@@ -268,7 +288,17 @@ impl World {
         boot: u64,
         status: TaskStatus,
     ) -> Result<(), String> {
-        self.note(index, task, boot, |facts| facts.status = status)
+        let ends = matches!(status, TaskStatus::Ended { .. });
+        if ends && self.nodes.get(index).is_some_and(|node| node.boot == boot) {
+            // Its connection ends with it.
+            self.asked.remove(&task);
+        }
+        self.note(index, task, boot, |facts| {
+            facts.status = status;
+            if ends {
+                close(&mut facts.ask);
+            }
+        })
     }
 
     /// A shim notes a fact; whoever is up hears of it.

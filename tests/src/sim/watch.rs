@@ -4,20 +4,58 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use scheduler_core::{Books, Decision, Event, Outcome, SaveReason, Stamp, Standing, StopReason};
+use scheduler_core::{
+    Books, Decision, Event, Flow, Outcome, Recipe, Rehearsal, SaveReason, Stamp, Standing,
+    StopReason,
+};
 use tidegate_coordinator::journal::{Entry, codec, snapshot};
-use tidegate_model::{AttemptId, Bytes, Commit, Timestamp};
+use tidegate_model::{
+    AttemptId, Bandwidth, Bytes, Commit, DecisionSeq, JobSpec, Span, StorageName, TaskId, Timestamp,
+};
 
 use super::Planted;
 use super::coordinator::SimEngine;
+use super::permits::NODE_SPEED;
+use super::saving::{BEGINS_AGAIN, SAVES_NOTHING};
 
 /// What the journal's reader knows.
 #[derive(Debug, Default)]
 struct Seen {
     books: Books,
     met: BTreeMap<&'static str, u64>,
+    /// The rates of permits that are not over, in order, with the ask of each.
+    issued: BTreeMap<TaskId, (u64, Vec<Issued>)>,
+    /// Who was told to save and has not asked yet, with what is kept for it.
+    admitted: BTreeMap<AttemptId, Option<Bandwidth>>,
     violation: Option<String>,
 }
+
+/// A rate that was granted.
+#[derive(Debug, Clone, Copy)]
+struct Issued {
+    record: DecisionSeq,
+    /// None: no limit.
+    rate: Option<Bandwidth>,
+}
+
+/// What of a job its processes go by.
+#[derive(Debug, Clone)]
+pub(super) struct JobFacts {
+    /// Whether it asks before it writes.
+    pub(super) asks: bool,
+    pub(super) asks_within: Option<Span>,
+    pub(super) storage: Option<StorageName>,
+    /// The most that the gang can write in a second.
+    pub(super) speed: Bandwidth,
+    /// Of which recipe it is a rehearsal.
+    pub(super) rehearses: Option<u64>,
+}
+
+/// Below it nobody can tell going on from beginning again.
+const LEAST_STEPS: u64 = 2;
+
+/// Attempts that a rehearsal may have.
+const MOST_REHEARSED: usize = 6;
 
 /// The journal's reader. One owner at a time: the journal within a turn, the simulation after it.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +64,7 @@ pub(super) struct Watch {
 }
 
 /// Decisions that a run of some length must meet.
-pub(super) const MET: [&str; 14] = [
+pub(super) const MET: [&str; 25] = [
     "SaveOrdered to a displaced attempt",
     "SaveOrdered to a drained attempt",
     "SaveWithdrawn",
@@ -41,6 +79,17 @@ pub(super) const MET: [&str; 14] = [
     "ReservationMade",
     "JobParked",
     "AttemptEnded as Saved",
+    "SaveTold",
+    "SaveOrdered to a rehearsal",
+    "RehearsalJudged as passed",
+    "RehearsalJudged as failed",
+    "PermitGranted",
+    "WriteRated",
+    "WriteRated of a silent node",
+    "WriteEnded",
+    "GateSet",
+    "GatePaused",
+    "GateResumed",
 ];
 
 impl Watch {
@@ -67,6 +116,7 @@ impl Watch {
             let held = read.and_then(|record| {
                 record.decisions.iter().try_for_each(|decision| {
                     seen.hold(record.stamp.at, decision)?;
+                    seen.note_rate(record.stamp, decision);
                     let applied = seen.books.evolve(record.stamp, decision);
                     applied.map_err(|broken| broken.to_string())
                 })
@@ -99,6 +149,68 @@ impl Watch {
             return Err("a snapshot reads back as other books".to_owned());
         }
         Ok(())
+    }
+
+    /// What an attempt's processes go by; none if no record speaks of it.
+    pub(super) fn job(&self, attempt: AttemptId) -> Option<JobFacts> {
+        let seen = self.lock();
+        let job = seen.books.jobs.get(&attempt.job)?;
+        let nodes = job.attempt(attempt.number)?.node_count();
+        let offer = job.spec.checkpoint.as_ref();
+        let speed = NODE_SPEED.0.saturating_mul(nodes) >> (attempt.job.0 % 3);
+        Some(JobFacts {
+            asks: match offer {
+                Some(_) => !attempt.job.0.is_multiple_of(3),
+                // Its file names no storage, and it asks all the same.
+                None => attempt.job.0.is_multiple_of(7),
+            },
+            asks_within: offer.and_then(|offer| offer.asks_within).map(|within| within.span()),
+            storage: offer.map(|offer| offer.storage.clone()),
+            speed: Bandwidth(speed),
+            rehearses: job.spec.rehearsal().and_then(|_| recipe_of(&job.spec)),
+        })
+    }
+
+    /// The cap in force; none = no limit.
+    pub(super) fn cap(
+        &self,
+        storage: &StorageName,
+        flow: Flow,
+        at: Timestamp,
+    ) -> Option<Bandwidth> {
+        self.lock().books.gates.get(storage)?.rule.cap_at(flow, at)
+    }
+
+    /// The most that an ask was granted from the record on that its shim has read; none = nothing. What a
+    /// silent node was left ends what was granted before.
+    pub(super) fn issued(
+        &self,
+        task: TaskId,
+        ask: u64,
+        read: Option<DecisionSeq>,
+    ) -> Option<Option<Bandwidth>> {
+        let seen = self.lock();
+        let (_, rates) = seen.issued.get(&task).filter(|(of, _)| *of == ask)?;
+        let unread = rates.iter().filter(|one| read.is_none_or(|read| one.record >= read));
+        // No limit is the most.
+        unread.map(|one| one.rate).max_by_key(|rate| rate.unwrap_or(Bandwidth(u64::MAX)))
+    }
+
+    /// What is kept at a target for those that were told to save and have not asked yet.
+    pub(super) fn admitted(&self, storage: &StorageName) -> Bandwidth {
+        let seen = self.lock();
+        let here = |id: &AttemptId| {
+            let job = seen.books.jobs.get(&id.job);
+            let offer = job.and_then(|job| job.spec.checkpoint.as_ref());
+            offer.is_some_and(|offer| offer.storage == *storage)
+        };
+        let kept = seen.admitted.iter().filter(|(id, _)| here(id));
+        kept.map(|(_, rate)| rate.unwrap_or(Bandwidth(u64::MAX))).sum()
+    }
+
+    /// Whether its recipe has passed a rehearsal.
+    pub(super) fn is_rehearsed(&self, spec: &JobSpec) -> bool {
+        self.lock().books.rehearsals.of_job(spec).is_some_and(Rehearsal::passed)
     }
 
     /// The planted bugs that are wrong decisions: the batch with one of them, where it can be.
@@ -142,7 +254,9 @@ impl Seen {
             | Planted::IntentAfterSpawn
             | Planted::ReleasedTooEarly
             | Planted::SilenceIsLoss
-            | Planted::PledgeKept => None,
+            | Planted::PledgeKept
+            | Planted::LowerRateIgnored
+            | Planted::SilentForgotten => None,
         }
     }
 
@@ -172,6 +286,16 @@ impl Seen {
                 Standing::Funded => "StandingChanged to Funded",
                 Standing::Free => "StandingChanged to Free",
             }),
+            Decision::JobAccepted { spec, .. } => self.rehearsed_before(spec)?,
+            Decision::AttemptPlanned { attempt, .. } => self.rehearsal_goes_on(*attempt)?,
+            Decision::RehearsalJudged { recipe, shown } => self.judged(*recipe, shown)?,
+            Decision::SaveTold(_) => self.meet("SaveTold"),
+            Decision::PermitGranted { .. } => self.meet("PermitGranted"),
+            Decision::WriteRated { .. } => self.meet("WriteRated"),
+            Decision::WriteEnded(_) => self.meet("WriteEnded"),
+            Decision::GateSet { .. } => self.meet("GateSet"),
+            Decision::GatePaused { .. } => self.meet("GatePaused"),
+            Decision::GateResumed { .. } => self.meet("GateResumed"),
             Decision::LimitCrossed { .. } => self.meet("LimitCrossed"),
             Decision::ElderNamed { .. } => self.meet("ElderNamed"),
             Decision::ReservationMade { .. } => self.meet("ReservationMade"),
@@ -229,8 +353,96 @@ impl Seen {
                 if job.is_none_or(|job| job.spec.rehearsal().is_none() || job.judged.is_some()) {
                     return Err(format!("{id} is no rehearsal, and is asked to save for one"));
                 }
+                self.meet("SaveOrdered to a rehearsal");
             }
         }
+        Ok(())
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the others set no rate")]
+    fn note_rate(&mut self, stamp: Stamp, decision: &Decision) {
+        match decision {
+            Decision::PermitGranted { permit, rate, .. } => {
+                self.admitted.remove(&permit.task.attempt);
+                let first = Issued { record: stamp.seq, rate: *rate };
+                self.issued.insert(permit.task, (permit.ask, vec![first]));
+            }
+            Decision::WriteRated { attempt, rate, pooled, .. } => {
+                let Some(task) = self.speaker(*attempt) else {
+                    self.admitted.entry(*attempt).and_modify(|kept| *kept = Some(*rate));
+                    return;
+                };
+                if let Some((_, rates)) = self.issued.get_mut(&task) {
+                    // Of one record nobody hears but the last.
+                    rates.retain(|one| one.record < stamp.seq && !*pooled);
+                    rates.push(Issued { record: stamp.seq, rate: Some(*rate) });
+                }
+                if *pooled {
+                    self.meet("WriteRated of a silent node");
+                }
+            }
+            Decision::SaveAdmitted { attempt, rate, .. } => {
+                self.admitted.insert(*attempt, *rate);
+            }
+            Decision::WriteEnded(attempt) | Decision::AttemptEnded { attempt, .. } => {
+                self.admitted.remove(attempt);
+                if let Some(task) = self.speaker(*attempt) {
+                    self.issued.remove(&task);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The task that holds an attempt's permit.
+    fn speaker(&self, attempt: AttemptId) -> Option<TaskId> {
+        Some(self.books.attempt(attempt)?.writing?.permit?.task)
+    }
+
+    /// Where rehearsals are required, who is accepted has passed one.
+    fn rehearsed_before(&self, spec: &JobSpec) -> Result<(), String> {
+        let most = self.books.policy.sharing.require_rehearsal;
+        let needs = most.is_some_and(|most| spec.gpus > most)
+            && spec.min_runtime > Span::ZERO
+            && spec.rehearsal().is_none();
+        let passed = || self.books.rehearsals.of_job(spec).is_some_and(Rehearsal::passed);
+        if needs && !passed() {
+            return Err(format!("{:?} is accepted without a rehearsal", spec.command));
+        }
+        Ok(())
+    }
+
+    /// A rehearsal is not started again once it is judged, and is judged after so many attempts.
+    fn rehearsal_goes_on(&self, id: AttemptId) -> Result<(), String> {
+        let Some(job) = self.books.jobs.get(&id.job) else { return Ok(()) };
+        let is_over = job.judged.is_some() || job.attempts.len() >= MOST_REHEARSED;
+        if job.spec.rehearsal().is_some() && is_over {
+            return Err(format!("{id} is one attempt of a rehearsal too many"));
+        }
+        Ok(())
+    }
+
+    /// A recipe passes only if its jobs do as they are asked.
+    fn judged(&mut self, recipe: Recipe, shown: &Rehearsal) -> Result<(), String> {
+        let job = self.books.jobs.get(&shown.job).ok_or_else(|| format!("{} ?", shown.job))?;
+        if job.spec.rehearsal().is_none() || Recipe::of(&job.spec) != recipe {
+            return Err(format!("{} is judged as a rehearsal of something else", shown.job));
+        }
+        // What begins again may come further than it was before anybody hears of it.
+        let far = shown.save.is_some_and(|save| save.step >= LEAST_STEPS);
+        let may = match recipe_of(&job.spec) {
+            Some(SAVES_NOTHING) => false,
+            Some(BEGINS_AGAIN) => far,
+            Some(_) | None => true,
+        };
+        if shown.passed() && !may {
+            return Err(format!("{} passed a rehearsal, and cannot have: {shown}", shown.job));
+        }
+        self.meet(if shown.passed() {
+            "RehearsalJudged as passed"
+        } else {
+            "RehearsalJudged as failed"
+        });
         Ok(())
     }
 
@@ -245,10 +457,17 @@ impl Seen {
             StopReason::Rehearsed => {
                 self.books.jobs.get(&id.job).is_some_and(|job| job.judged.is_some())
             }
+            // What is only rehearsed is asked, and so stopped, inside its protected time.
             StopReason::CannotSave | StopReason::GraceOver => {
-                attempt.standing != Standing::Protected
+                let rehearsed = attempt.save.is_some_and(|save| save.why == SaveReason::Rehearsed);
+                attempt.standing != Standing::Protected || rehearsed
             }
         };
         if may { Ok(()) } else { Err(format!("{id} is protected, and is stopped: {why}")) }
     }
+}
+
+/// Which of the simulation's recipes a job is of.
+fn recipe_of(spec: &JobSpec) -> Option<u64> {
+    spec.command.last()?.parse().ok()
 }

@@ -5,14 +5,25 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use scheduler_core::{AttemptState, Event};
-use tidegate_model::{DecisionSeq, Span, TaskExit, TaskId, Timestamp};
+use tidegate_model::{DecisionSeq, Span, TaskExit, TaskId, Timestamp, WriteClass};
 use tidegate_proto::link::{NodePlan, Report};
 
 use super::agent::SimNode;
 use super::checks::Truth;
 use super::coordinator::Coordinator;
 use super::faults::{Calm, Fault};
+use super::gates::no_limits;
+use super::permits::Asked;
+use super::traffic::Most;
 use super::{Options, Run, Violation};
+
+/// A task on a node since one of its boots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) node: usize,
+    pub(super) task: TaskId,
+    pub(super) boot: u64,
+}
 
 /// One thing that happens.
 #[derive(Debug, Clone)]
@@ -49,6 +60,28 @@ pub(super) enum Happening {
         node: usize,
         session: u64,
         plan: NodePlan,
+    },
+    /// It is answered to an agent that its report has come.
+    Renewed {
+        node: usize,
+        session: u64,
+        number: u64,
+    },
+    /// A job asks for a permit.
+    Asks {
+        place: Place,
+        class: WriteClass,
+        /// The request to save that it answers.
+        request: Option<DecisionSeq>,
+    },
+    /// A shim reads what its job's ask was answered.
+    Reads {
+        place: Place,
+    },
+    /// A job may have written all.
+    Writes {
+        place: Place,
+        look: u64,
     },
     /// A shim has executed its task.
     Executed {
@@ -116,6 +149,10 @@ pub(super) struct World {
     pub(super) nodes: Vec<SimNode>,
     pub(super) truth: Truth,
     pub(super) calm: Calm,
+    /// Asks that are not over.
+    pub(super) asked: BTreeMap<TaskId, Asked>,
+    /// What they may come to together.
+    pub(super) most: Most,
     coverage: BTreeMap<String, u64>,
     queue: BinaryHeap<Reverse<Queued>>,
     queued: u64,
@@ -149,6 +186,8 @@ impl World {
             nodes,
             truth: Truth::default(),
             calm: Calm::default(),
+            asked: BTreeMap::new(),
+            most: no_limits(),
             coverage: BTreeMap::new(),
             queue: BinaryHeap::new(),
             queued: 0,
@@ -201,16 +240,22 @@ impl World {
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
         self.calm.end_faults();
         self.bring_all_back();
+        let calm_since = self.now;
         for _ in 0..STEPS_TO_SETTLE {
             let engine = self.coordinator.engine();
             let alive = engine.map_or(1, |engine| engine.core().books().live_jobs());
             if alive == 0 && self.coordinator.unanswered() == 0 {
-                return Ok(());
+                return self.check_asks_over().map_err(|what| self.violation(what));
             }
             self.step()?;
+            self.check_waits(calm_since).map_err(|what| self.violation(what))?;
         }
         let what = format!("not all jobs end: {}", self.coordinator.alive_jobs());
         Err(Violation { step: self.steps, what })
+    }
+
+    fn violation(&self, what: String) -> Violation {
+        Violation { step: self.steps, what }
     }
 
     fn step(&mut self) -> Result<(), Violation> {
@@ -247,6 +292,10 @@ impl World {
                 Ok(())
             }
             Happening::Planned { node, session, plan } => self.receive_plan(node, session, plan),
+            Happening::Renewed { node, session, number } => self.renewed(node, session, number),
+            Happening::Asks { place, class, request } => self.asks(place, class, request),
+            Happening::Reads { place } => self.reads(place),
+            Happening::Writes { place, look } => self.writes(place, look),
             Happening::Executed { node, task, boot } => self.executed(node, task, boot),
             Happening::Exits { node, task, boot, exit } => self.exits(node, task, boot, exit),
             Happening::Commits { node, task, boot, request } => {
@@ -262,6 +311,7 @@ impl World {
     }
 
     fn check(&mut self) -> Result<(), String> {
+        self.check_traffic()?;
         let Some(engine) = self.coordinator.engine() else { return Ok(()) };
         self.truth.check_processes(engine.core())?;
         // The books change with their records only.
