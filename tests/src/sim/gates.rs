@@ -79,6 +79,8 @@ impl World {
             files,
             node: self.rng.bool().then(|| Bandwidth(NODE_SPEED.0 + (self.rng.u64(0..32) << 20))),
             reads: self.rng.bool().then(|| Bandwidth(self.rng.u64(2..60) << 20)),
+            // What adapts is for the scheduler's own simulation, which plays a server.
+            floor: None,
             hours: Vec::new(),
         }
     }
