@@ -148,9 +148,9 @@ impl World {
                     self.tell(Event::JobRequested { job, by: PERSON, request });
                 }
             }
-            (21..=40, _) => self.move_budgets(),
+            (21..=52, _) => self.move_budgets(),
             (61..=75, _) => self.meddle_with_gates(),
-            (41..=60, _) => {
+            (53..=60, _) => {
                 if let Some(job) = self.displacing_job() {
                     self.tell(Event::CancelRequested { job, by: PERSON });
                 }
