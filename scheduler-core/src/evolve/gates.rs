@@ -1,6 +1,6 @@
 //! Write gates, and who may write through them.
 
-use tidegate_model::AttemptId;
+use tidegate_model::{AttemptId, Bandwidth, Bytes};
 
 use super::{Applied, Stamp, attempt_of, ensure};
 use crate::books::{Attempt, Books, Writing};
@@ -55,35 +55,18 @@ impl Books {
                     ensure(save.admitted.is_none(), "a request is admitted once")?;
                     save.admitted = Some(stamp.at);
                     ensure(entry.writing.is_none(), "who writes is not told to")?;
-                    entry.writing = Some(Writing {
-                        since: stamp.at,
-                        bytes,
-                        rate,
-                        pooled: false,
-                        permit: None,
-                        still: None,
-                        rated: stamp.seq,
-                        rerated: false,
-                    });
+                    entry.writing = Some(begun(stamp, bytes, rate));
                     Ok(())
                 })
             }
             Decision::PermitGranted { permit, bytes, rate, pooled } => {
-                let (since, bytes, rate, pooled) = (stamp.at, *bytes, *rate, *pooled);
+                let (bytes, rate, pooled) = (*bytes, *rate, *pooled);
                 self.change_attempt(permit.task.attempt, |entry| {
                     ensure(entry.is_live(), "what has ended writes nothing")?;
                     let asked = entry.writing.is_none_or(|writing| writing.permit.is_none());
                     ensure(asked, "one permit at a time")?;
-                    entry.writing = Some(Writing {
-                        since,
-                        bytes,
-                        rate,
-                        pooled,
-                        permit: Some(*permit),
-                        still: None,
-                        rated: stamp.seq,
-                        rerated: false,
-                    });
+                    let permit = Some(*permit);
+                    entry.writing = Some(Writing { pooled, permit, ..begun(stamp, bytes, rate) });
                     Ok(())
                 })
             }
@@ -128,5 +111,19 @@ impl Books {
             by(entry.writing.as_mut().ok_or("it does not write")?);
             Ok(())
         })
+    }
+}
+
+/// Who is let through at this instant, without a permit yet.
+fn begun(stamp: Stamp, bytes: Bytes, rate: Option<Bandwidth>) -> Writing {
+    Writing {
+        since: stamp.at,
+        bytes,
+        rate,
+        pooled: false,
+        permit: None,
+        still: None,
+        rated: stamp.seq,
+        rerated: false,
     }
 }
