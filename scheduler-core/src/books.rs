@@ -429,6 +429,8 @@ pub struct SaveOrder {
     pub acknowledged: Option<Timestamp>,
     /// When a node measured that it wrote; none = not, or it was not kept.
     pub first_byte: Option<Timestamp>,
+    /// When it first committed what it was asked for.
+    pub committed: Option<Timestamp>,
 }
 
 impl SaveOrder {
