@@ -119,7 +119,14 @@ impl<J: Journal> Engine<J> {
         let mut outcome = Outcome::default();
         let mut batch: Vec<Entry> = Vec::new();
         let mut touched: BTreeSet<NodeId> = BTreeSet::new();
-        for event in events {
+        for (at, event) in events.iter().enumerate() {
+            let others = [Some(event), events.get(at.saturating_add(1))];
+            if others.iter().all(|one| one.is_some_and(|one| self.core.only_asks(self.last, one))) {
+                self.core.note_asks(self.last, event);
+                self.touch(event, &[], &mut touched);
+                outcome.answers.push(answer(&[]));
+                continue;
+            }
             let stamp = Stamp { at: self.last, seq: self.next };
             let decisions = self.core.apply(stamp, event)?;
             self.touch(event, &decisions, &mut touched);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_model::{AttemptId, JobId, NodeId, Order, Span, TaskId, Timestamp};
+use tidegate_model::{AttemptId, JobId, NodeId, Order, Span, TaskId, TaskSeen, Timestamp};
 
 use crate::audit::{self, Violation};
 use crate::books::Books;
@@ -91,6 +91,32 @@ impl Core {
     #[must_use]
     pub fn anybody_asks(&self) -> bool {
         self.seen.asks().any(|(_, noted)| !noted.seen.done)
+    }
+
+    /// Whether it is a report that says nothing new but what tasks ask, of a node that is not silent.
+    #[must_use]
+    pub fn only_asks(&self, now: Timestamp, event: &Event) -> bool {
+        let Event::NodeReported { node, complete: false, facts: None, tasks, saves, commits, asks } =
+            event
+        else {
+            return false;
+        };
+        let known = self.books.node_named(node).and_then(|node| self.node_state(now, node.id));
+        let silent = [NodeState::Unconfirmed, NodeState::Unreachable];
+        let runs = |id: TaskId| {
+            self.books.task(id).is_some_and(|task| task.started && task.exit.is_none())
+        };
+        !asks.is_empty()
+            && saves.len().max(commits.len()) == 0
+            && tasks.iter().all(|(id, seen)| *seen == TaskSeen::Running && runs(*id))
+            && known.is_some_and(|state| !silent.contains(&state))
+    }
+
+    /// Notes a report that [only asks](Core::only_asks). What follows from it is decided with the next
+    /// event, which must come at the same instant: of a thousand who ask together the gate is looked at
+    /// once.
+    pub fn note_asks(&mut self, now: Timestamp, event: &Event) {
+        self.seen.note_report(&self.books, now, event);
     }
 
     /// Notes what is never journaled.

@@ -42,12 +42,19 @@ fn task(job: JobId) -> TaskId {
 
 /// Its task asks to write so much in so many files.
 fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
+    let event = report(lab, job, asked(1, bytes, files));
+    lab.apply(&event);
+}
+
+fn asked(number: u64, bytes: u64, files: u32) -> AskSeen {
     let (bytes, class) = (Bytes(bytes), WriteClass::Periodic);
-    let ask = Ask { number: 1, class, bytes, files, patience: None };
-    let seen =
-        AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false, rated: DecisionSeq(0) };
+    let ask = Ask { number, class, bytes, files, patience: None };
+    AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false, rated: DecisionSeq(0) }
+}
+
+fn report(lab: &Lab, job: JobId, seen: AskSeen) -> Event {
     let node = lab.nodes_of(job).first().copied().unwrap();
-    lab.apply(&Event::NodeReported {
+    Event::NodeReported {
         node: format!("n{node}").parse().unwrap(),
         complete: false,
         facts: None,
@@ -55,7 +62,7 @@ fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
         saves: vec![],
         commits: vec![],
         asks: vec![(task(job), seen)],
-    });
+    }
 }
 
 fn permit(lab: &Lab, job: JobId) -> Option<Permit> {
@@ -103,6 +110,25 @@ fn those_who_ask_in_one_turn_are_told_of_their_turns_together_and_once() {
     assert_eq!(told.len(), 3, "all but the one that writes");
     assert_eq!(waits(&lab), [None, Some(1), Some(2), Some(3)]);
     assert_eq!(lab.core.tell(now).len(), 0, "nothing is news");
+}
+
+#[test]
+fn of_those_who_ask_at_one_instant_all_are_noted_before_the_gate_is_looked_at() {
+    let rule = GateRule { cap: Some(Bandwidth(GB)), writers: Some(1), ..GateRule::default() };
+    let (mut lab, jobs) = lab(3, rule);
+    // The second has the fewest bytes: it goes first, though the first was heard before it.
+    let asks = [50, 10, 60].map(|size| asked(1, size * GB, 0));
+    let now = lab.now();
+    for (job, seen) in jobs.iter().zip(asks).take(2) {
+        let event = report(&lab, *job, seen);
+        assert!(lab.core.only_asks(now, &event));
+        lab.core.note_asks(now, &event);
+    }
+    assert_eq!(jobs.iter().filter(|job| permit(&lab, **job).is_some()).count(), 0);
+    let last = report(&lab, jobs[2], asks[2]);
+    lab.apply(&last);
+    let granted = |job| matches!(permit(&lab, job), Some(Permit::Granted { .. }));
+    assert_eq!([granted(jobs[0]), granted(jobs[1]), granted(jobs[2])], [false, true, false]);
 }
 
 #[test]
