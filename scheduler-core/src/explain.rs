@@ -2,6 +2,7 @@
 
 mod limits;
 mod turn;
+mod unasked;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -162,10 +163,12 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     let idle = seen.idle_since(attempt.id).filter(|_| state == AttemptState::Running);
     lines.extend(idle.map(|since| idles(now.since(since))));
     let asks = || seen.asks_of(attempt.id).any(|(_, noted)| !noted.seen.done);
-    let may_wait = state == AttemptState::Paced || state == AttemptState::Running && asks();
+    let runs = matches!(state, AttemptState::Running | AttemptState::Saving);
+    let may_wait = state == AttemptState::Paced || runs && asks();
     let turn = may_wait.then(|| turn::turn(books, seen, now, attempt)).flatten();
     lines.extend(turn.iter().flat_map(|turn| turn.lines.clone()));
     if state == AttemptState::Saving {
+        lines.extend(unasked::line(books, seen, now, attempt));
         lines.extend(not_asked(books, seen, attempt));
     }
     lines.extend(by_nodes(books, seen, now, attempt));

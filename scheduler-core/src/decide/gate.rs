@@ -5,6 +5,7 @@
 
 mod adapt;
 mod target;
+mod unasked;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,7 @@ use crate::gate::{Flow, Line, Slot, Step, Want, drift, has_room, length, order, 
 use crate::observations::{NodeState, Noted, Observations, Told};
 
 pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate};
+pub(crate) use self::unasked::{has_asked, kept_until};
 
 /// How long anybody waits before the pool is there for it.
 fn patience(books: &Books) -> Span {
@@ -33,7 +35,7 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     if nobody && books.index.saving.is_empty() && seen.asks().next().is_none() {
         return None;
     }
-    over(books, seen)
+    over(books, seen, now)
         .or_else(|| lapsed(books, seen, now))
         .or_else(|| taken_up(books, seen, now))
         .or_else(|| adapt::next(books, seen, now))
@@ -69,16 +71,20 @@ pub(crate) fn writing(books: &Books) -> impl Iterator<Item = (&Job, &Attempt, Wr
     })
 }
 
-/// Whose writing is over: by what its node says of the ask, or by the commit of who never asked.
-fn over(books: &Books, seen: &Observations) -> Option<Decision> {
-    writing(books).find_map(|(_, attempt, writing)| {
+/// Whose writing is over: by what its node says of the ask, or by the commit of who never asked; and who
+/// was to ask and did not.
+fn over(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
+    writing(books).find_map(|(job, attempt, writing)| {
         let is_over = match writing.permit {
             Some(PermitOf { task, ask, .. }) => match seen.ask_of(task) {
                 Some(noted) => noted.seen.ask.number > ask || noted.seen.done,
                 // Its agent has reported all it knows, and knows of no ask.
                 None => books.task(task).is_none_or(|of| seen.node(of.place.node).is_some()),
             },
-            None => attempt.committed.is_some_and(|at| at >= writing.since),
+            None => {
+                attempt.committed.is_some_and(|at| at >= writing.since)
+                    || unasked::gives_back(books, seen, now, (job, attempt, writing))
+            }
         };
         is_over.then_some(Decision::WriteEnded(attempt.id))
     })
@@ -348,5 +354,7 @@ pub(crate) fn next_deadline(
         late.into_iter().chain(hours).chain(told).filter(|at| *at > now).min()
     });
     let looks = adapt::next_deadline(books, now);
-    lapses.chain(looks).chain(at_gates).filter(|at| *at > now).min()
+    let unasked = writing(books).filter_map(|(job, attempt, _)| kept_until(books, job, attempt));
+    let unasked = unasked.map(|(_, until)| until);
+    lapses.chain(looks).chain(unasked).chain(at_gates).filter(|at| *at > now).min()
 }

@@ -1,8 +1,9 @@
 //! Tasks that ask before they write: what they are granted, and when they are told of their turns.
 
 use tidegate_model::{
-    Ask, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, JobId, JobSpec,
-    NodeId, Order, Permit, SaveTarget, Span, TaskId, UserId, WriteClass,
+    Ask, AskSeen, AsksWithin, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, JobId,
+    JobSpec, NodeId, Order, Permit, SaveDelivery, SaveSeen, SaveTarget, Span, TaskId, UserId,
+    WriteClass,
 };
 
 use super::lab::Lab;
@@ -12,12 +13,17 @@ const GB: u64 = 1_000_000_000;
 
 /// A node for each of some jobs that run, and limits of the target that they save to.
 fn lab(jobs: u32, rule: GateRule) -> (Lab, Vec<JobId>) {
+    lab_of(jobs, rule, None)
+}
+
+/// Likewise, of jobs that ask so soon.
+fn lab_of(jobs: u32, rule: GateRule, asks_within: Option<AsksWithin>) -> (Lab, Vec<JobId>) {
     let nodes = vec![8; usize::try_from(jobs).unwrap()];
     let mut lab = Lab::with_nodes(&nodes);
     let (storage, by) = ("shared".parse().unwrap(), UserId(0));
     lab.apply(&Event::GateRequested { storage, by, request: GateRequest::Set(rule) });
     let offer = CheckpointOffer {
-        asks_within: None,
+        asks_within,
         signal: None,
         target: SaveTarget::Ranks,
         grace: Span::minutes(10),
@@ -46,16 +52,27 @@ fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
     let ask = Ask { number: 1, class, bytes, files, patience: None };
     let seen =
         AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false, rated: DecisionSeq(0) };
+    report(lab, job, vec![], vec![(task(job), seen)]);
+}
+
+fn report(lab: &mut Lab, job: JobId, saves: Vec<(TaskId, SaveSeen)>, asks: Vec<(TaskId, AskSeen)>) {
     let node = lab.nodes_of(job).first().copied().unwrap();
     lab.apply(&Event::NodeReported {
         node: format!("n{node}").parse().unwrap(),
         complete: false,
         facts: None,
         tasks: vec![],
-        saves: vec![],
+        saves,
         commits: vec![],
-        asks: vec![(task(job), seen)],
+        asks,
     });
+}
+
+/// The node's agent has told the ranks.
+fn signalled(lab: &mut Lab, job: JobId) {
+    let request = lab.job(job).attempts[0].save.unwrap().decision;
+    let save = SaveSeen { request, delivery: SaveDelivery::Signalled { ranks: 1 } };
+    report(lab, job, vec![(task(job), save)], vec![]);
 }
 
 fn permit(lab: &Lab, job: JobId) -> Option<Permit> {
@@ -117,4 +134,80 @@ fn who_has_a_rate_has_no_more_when_its_permit_is_over_although_there_is_no_cap_a
         panic!("{:?}", permit(&lab, jobs[0]));
     };
     assert_eq!((rate, after), (Some(cap), Some(cap)));
+}
+
+/// Two jobs that say that they ask within five seconds and would write for ten; both are to leave.
+fn two_that_said() -> (Lab, Vec<JobId>) {
+    let rule = GateRule { cap: Some(Bandwidth(GB / 10)), ..GateRule::default() };
+    let (mut lab, jobs) = lab_of(2, rule, AsksWithin::of(Span::seconds(5)));
+    lab.drain(1);
+    lab.drain(2);
+    (lab, jobs)
+}
+
+fn writes(lab: &Lab, job: JobId) -> bool {
+    lab.job(job).attempts[0].writing.is_some()
+}
+
+fn told(lab: &Lab, job: JobId) -> String {
+    lab.core.explain(lab.now(), job).unwrap().lines[1..].join("; ")
+}
+
+#[test]
+fn who_said_that_it_asks_and_did_not_keeps_its_turn_for_as_long_as_it_would_write() {
+    let (mut lab, jobs) = two_that_said();
+    signalled(&mut lab, jobs[0]);
+    assert_eq!(told(&lab, jobs[0]), "", "it has time to ask");
+    lab.pass_with(Span::seconds(10), &[1, 2]);
+    assert_eq!(
+        told(&lab, jobs[0]),
+        "it said that it asks within 5s, and has not asked: its turn at shared is kept for 20s, in \
+         which it could write without asking"
+    );
+    lab.pass_with(Span(19_999), &[1, 2]);
+    assert_eq!((writes(&lab, jobs[0]), writes(&lab, jobs[1])), (true, false));
+    assert_eq!(lab.core.next_deadline(lab.now()), Some(lab.now().plus(Span(1))));
+    lab.pass_with(Span(1), &[1, 2]);
+    assert_eq!((writes(&lab, jobs[0]), writes(&lab, jobs[1])), (false, true));
+    assert_eq!(
+        told(&lab, jobs[0]),
+        "it said that it asks within 5s, and it neither asked nor was seen to write: its turn at \
+         shared is given back, and it waits for another when it asks"
+    );
+    // It waits like everybody that asks.
+    ask(&mut lab, jobs[0], GB, 0);
+    let waits = told(&lab, jobs[0]);
+    assert!(waits.starts_with("it has asked for a permit (periodic) and waits for it"), "{waits}");
+    assert!(lab.job(jobs[0]).attempts[0].stop.is_none(), "its grace is its own");
+}
+
+#[test]
+fn who_was_seen_to_write_without_asking_is_reckoned_until_it_is_gone_and_again_if_it_comes_late() {
+    let (mut lab, jobs) = two_that_said();
+    let seen_to_write = |lab: &mut Lab| lab.apply(&Event::WritingSeen { task: task(jobs[0]) });
+    signalled(&mut lab, jobs[0]);
+    seen_to_write(&mut lab);
+    lab.pass_with(Span::seconds(300), &[1, 2]);
+    assert_eq!((writes(&lab, jobs[0]), writes(&lab, jobs[1])), (true, false));
+    assert_eq!(lab.core.next_deadline(lab.now()).map(|at| at > lab.now()), Some(true));
+    let (mut late, jobs) = two_that_said();
+    signalled(&mut late, jobs[0]);
+    late.pass_with(Span::seconds(30), &[1, 2]);
+    assert!(!writes(&late, jobs[0]));
+    seen_to_write(&mut late);
+    let again = late.job(jobs[0]).attempts[0].writing.unwrap();
+    assert_eq!((again.rate, again.since), (Some(Bandwidth(GB / 10)), late.now()));
+}
+
+#[test]
+fn who_is_not_known_to_write_nothing_keeps_its_turn() {
+    let (mut lab, jobs) = two_that_said();
+    lab.pass_with(Span::seconds(300), &[1, 2]);
+    assert!(writes(&lab, jobs[0]), "its agent has not said that it was told, and may not measure");
+    let (mut lab, jobs) = two_that_said();
+    signalled(&mut lab, jobs[0]);
+    lab.pass_with(Span::seconds(300), &[2]);
+    assert!(writes(&lab, jobs[0]), "its node is silent");
+    lab.pass_with(Span::seconds(1), &[1, 2]);
+    assert!(!writes(&lab, jobs[0]), "and is heard again");
 }
