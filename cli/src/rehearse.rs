@@ -110,8 +110,8 @@ fn tell(job: &Job, in_time: bool, as_json: bool) -> Result<(), Failure> {
     }
 }
 
-/// A rehearsal ends by its verdict, unless it is cancelled. What it showed may be gone by now: a later
-/// rehearsal of its recipe takes the place.
+/// A rehearsal ends by its verdict, unless it is cancelled. A coordinator before this release forgot what it
+/// showed when a later one of its recipe was judged.
 fn verdict(job: &Job) -> Option<bool> {
     let shown = job.rehearsal.as_ref().map(|shown| shown.passed);
     shown.or(match job.state {
