@@ -5,6 +5,7 @@
 pub mod api;
 pub mod link;
 mod messages;
+mod outgoing;
 mod requests;
 pub mod sockets;
 mod status;

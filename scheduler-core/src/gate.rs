@@ -5,7 +5,7 @@
 //! the cap (3-checkpoint, "Write gate").
 //!
 //! * [`order`] sorts who waits. Who holds GPUs and stands still goes by Smith's rule: the most GPUs
-//!   for each byte first. The victims of one gang are one block, placed by the gang's GPUs, and
+//!   for each byte first; who was told that its turn is near keeps it. The victims of one gang are one block, placed by the gang's GPUs, and
 //!   inside it the densest are last: they train for longest.
 //! * [`step`] is the next change at an instant: a larger rate, or one more writer.
 //! * [`adapt`] lowers a cap that the target does not carry, and raises it again.
@@ -26,6 +26,9 @@ pub use self::adapt::{Adapted, Evidence};
 pub(crate) use self::order::order;
 pub use self::rule::{CapHours, Gate, GateRule, Pause};
 pub(crate) use self::schedule::{Slot, schedule};
+
+/// The part of a cap that is kept for who waits too long and for silent nodes.
+pub(crate) const POOL_PART: u64 = 10;
 
 /// A permit is not worth its round trip below this part of what its holder could use.
 const LEAST_PART: u64 = 16;
@@ -96,6 +99,8 @@ pub(crate) struct Want {
     /// Whether it keeps to the rate that it is given, and stands still until it is. Who does not
     /// trains on until it is told, and then writes as fast as it can.
     pub(crate) asks: bool,
+    /// Whether it was told to save, so that it asks by the time its turn comes.
+    pub(crate) told: bool,
     /// The gang that waits for its GPUs, and that gang's GPUs.
     pub(crate) gang: Option<(AttemptId, GpuCount)>,
     /// Since when it waits.

@@ -1,20 +1,19 @@
 //! The agents' link: hello, welcome, then reports up and whole plans down.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use scheduler_core::Event;
 use tidegate_model::{Bandwidth, ClusterId, Epoch, NodeName, Span, TaskId};
-use tidegate_proto::link::{Hello, NodeFacts, NodePlan, Report, TaskReport};
+use tidegate_proto::link::{Hello, NodeFacts, Report, TaskReport};
 use tidegate_proto::{required, v1};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_stream::wrappers::{ReceiverStream, WatchStream};
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::outgoing::{Beside, Outgoing};
 use super::status;
 use super::terminal::{Expected, Terminals};
 use crate::thread::{Handle, Message, NotTaken, Session};
@@ -41,7 +40,7 @@ pub enum LogError {
 /// The way to one agent's logs and terminals.
 #[derive(Debug, Clone)]
 struct Reader {
-    asks: mpsc::Sender<v1::to_agent::Message>,
+    asks: mpsc::Sender<Beside>,
     reads: LogReads,
     /// Whether it knows terminals, and which version it is.
     terminals: bool,
@@ -97,7 +96,7 @@ impl Links {
         self.check_terminals(node)?;
         ask.request = self.next_request();
         let expected = self.terminals.expect(ask.request, node.clone());
-        asks.try_send(v1::to_agent::Message::OpenTerminal(ask)).map_err(|_full| away())?;
+        asks.try_send(Beside::OpenTerminal(ask)).map_err(|_full| away())?;
         Ok(expected)
     }
 
@@ -131,7 +130,7 @@ impl Links {
             }
             reads.insert(request, reply);
         }
-        let sent = asks.try_send(v1::to_agent::Message::ReadLog(ask));
+        let sent = asks.try_send(Beside::ReadLog(ask));
         let answer = match sent {
             Ok(()) => tokio::time::timeout(LOG_PATIENCE, answer).await.ok().and_then(Result::ok),
             Err(_) => None,
@@ -210,7 +209,7 @@ impl v1::agent_link_server::AgentLink for LinkService {
         let asks = asks.downgrade();
         let listening = Listening { engine: self.engine.clone(), session, node, reads, asks };
         tokio::spawn(listening.run(incoming, complain));
-        Ok(Response::new(outgoing(welcome, plans, requests, errors)))
+        Ok(Response::new(Outgoing::new(welcome, plans, requests, errors)))
     }
 }
 
@@ -234,32 +233,6 @@ impl LinkService {
     }
 }
 
-/// What goes to one agent: the welcome, then each plan that is news when the stream has room for it
-/// and the reads of logs and terminals; an error of the other direction ends it, and the engine does
-/// by dropping the slot of the plans.
-fn outgoing(
-    welcome: v1::Welcome,
-    plans: watch::Receiver<Option<Arc<NodePlan>>>,
-    requests: mpsc::Receiver<v1::to_agent::Message>,
-    errors: mpsc::Receiver<Status>,
-) -> Outgoing {
-    use v1::to_agent::Message as To;
-    let message = |message| Ok(v1::ToAgent { message: Some(message) });
-    let welcome = tokio_stream::once(message(To::Welcome(welcome)));
-    let plans = WatchStream::from_changes(plans).filter_map(move |plan| {
-        let plan = NodePlan::clone(plan.as_deref()?);
-        Some(message(To::Plan(plan.into())))
-    });
-    let parted = || Status::unavailable("the node was removed, or linked anew: say hello again");
-    let plans = plans.chain(tokio_stream::once(()).map(move |()| Err(parted())));
-    let reads = ReceiverStream::new(requests).map(message);
-    let errors = ReceiverStream::new(errors).map(Err);
-    Box::pin(welcome.chain(plans.merge(reads).merge(errors)))
-}
-
-/// The direction to the agent.
-pub type Outgoing = Pin<Box<dyn Stream<Item = Result<v1::ToAgent, Status>> + Send>>;
-
 /// Reads from one agent until its stream ends.
 struct Listening {
     engine: Handle,
@@ -267,7 +240,7 @@ struct Listening {
     node: NodeName,
     reads: LogReads,
     /// What is said to the agent beside its plans, while it is the node's newest connection.
-    asks: mpsc::WeakSender<v1::to_agent::Message>,
+    asks: mpsc::WeakSender<Beside>,
 }
 
 impl Listening {
@@ -322,7 +295,7 @@ impl Listening {
     /// What is not taken now is lost: the agent asks again with its next heartbeat.
     fn renewed(&self, renew: u64) {
         if let Some(asks) = self.asks.upgrade() {
-            asks.try_send(v1::to_agent::Message::Renewed(renew)).ok();
+            asks.try_send(Beside::Renewed(renew)).ok();
         }
     }
 

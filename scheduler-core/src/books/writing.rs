@@ -1,9 +1,9 @@
 //! What an attempt may write, and from how many nodes.
 
-use tidegate_model::{Bandwidth, Bytes, DecisionSeq, TaskId, Timestamp, WriteClass};
+use tidegate_model::{Bandwidth, Bytes, DecisionSeq, Span, TaskId, Timestamp, WriteClass};
 
-use super::Attempt;
-use crate::gate::Flow;
+use super::{Attempt, Books, Job};
+use crate::gate::{Flow, POOL_PART, length};
 
 /// What an attempt may write or read, or, of one that never asks, what it is reckoned to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,9 +24,27 @@ pub struct Writing {
     pub rated: DecisionSeq,
     /// Whether it had another rate before.
     pub rerated: bool,
+    /// The most that it was told to go on with once its permit is over unrenewed; none = as it did, since its
+    /// target has no cap. Who is not heard goes by a permit that it knows, whatever was decided since.
+    pub after: Option<Bandwidth>,
+    /// Likewise the longest that any of its permits holds unrenewed.
+    pub longest: Span,
 }
 
 impl Writing {
+    /// How long its permit holds unrenewed.
+    #[must_use]
+    pub(crate) fn length(&self) -> Span {
+        self.rate.map_or(UNLIMITED, |rate| length(self.bytes, rate))
+    }
+
+    /// What its permits say from now on, as its rate was set.
+    pub(crate) fn told(&mut self, safe: Option<Bandwidth>) {
+        let after = self.rate.map(|rate| safe.map_or(rate, |safe| safe.min(rate)));
+        self.after = after.max(self.after);
+        self.longest = self.length().max(self.longest);
+    }
+
     /// How fast a job of that pace usually is under this permit: a fourth less than it is known to be able.
     #[must_use]
     pub(crate) fn usual(&self, pace: Bandwidth) -> Option<Bandwidth> {
@@ -58,6 +76,22 @@ pub struct PermitOf {
     pub ask: u64,
     /// What for.
     pub class: WriteClass,
+}
+
+/// A permit that says no rate holds for so long.
+const UNLIMITED: Span = Span::hours(24);
+
+impl Books {
+    /// What an attempt may write or read whose agents are not heard: its nodes' share of the pool at the
+    /// lowest cap that may come by itself.
+    #[must_use]
+    pub(crate) fn safe_rate(&self, job: &Job, attempt: &Attempt, flow: Flow) -> Option<Bandwidth> {
+        let rule = &self.gates.get(job.storage()?)?.rule;
+        let floor = rule.floor.filter(|_| flow == Flow::Writes);
+        let cap = rule.least_cap(flow).into_iter().chain(floor).min()?;
+        let all = u64::try_from(self.nodes.len()).unwrap_or(u64::MAX).max(1);
+        Some(Bandwidth((cap.0 / POOL_PART).saturating_mul(attempt.node_count()) / all))
+    }
 }
 
 impl Attempt {

@@ -14,11 +14,11 @@ use tidegate_model::{
     TaskId, Timestamp,
 };
 
-use self::target::{POOL_PART, Target, said_rate};
+use self::target::{Target, said_rate};
 use crate::books::{Attempt, Books, Job, PermitOf, Writing};
 use crate::decide::victims::expected_save;
 use crate::decision::Decision;
-use crate::gate::{Flow, Line, Slot, Step, Want, drift, has_room, length, order, schedule, step};
+use crate::gate::{Flow, Line, Slot, Step, Want, drift, has_room, order, schedule, step};
 use crate::observations::{NodeState, Noted, Observations, Told};
 
 pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate};
@@ -92,8 +92,8 @@ fn over(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> 
 
 /// When the word of the nodes that a writing depends on holds no longer.
 fn lapses(books: &Books, seen: &Observations, attempt: &Attempt, of: Writing) -> Option<Timestamp> {
-    let rate = of.rate?;
-    let length = length(of.bytes, rate);
+    of.rate?;
+    let length = of.longest.max(of.length());
     let heard = nodes_of(books, attempt, of).map(|node| seen.last_word(node)).min()?;
     Some(heard.max(of.since).plus(length).plus(drift(length)))
 }
@@ -116,7 +116,9 @@ fn lapsed(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision
         if !silent || !due {
             return None;
         }
-        let rate = of.rate?.min(safe_rate(books, job, attempt, of.flow())?);
+        // Without a cap nothing is kept for silent nodes.
+        books.safe_rate(job, attempt, of.flow())?;
+        let rate = of.after?;
         // Time has told its job, whatever its node says.
         Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true, still: None })
     })
@@ -127,15 +129,6 @@ fn is_silent(books: &Books, seen: &Observations, node: NodeId, now: Timestamp) -
         let state = seen.state(node, books.policy.silent_after, now);
         matches!(state, NodeState::Unreachable | NodeState::Unconfirmed)
     })
-}
-
-/// What a gang may write or read whose agents are not heard: the pool's share of its nodes.
-fn safe_rate(books: &Books, job: &Job, attempt: &Attempt, flow: Flow) -> Option<Bandwidth> {
-    let rule = &books.gates.get(job.storage()?)?.rule;
-    let floor = rule.floor.filter(|_| flow == Flow::Writes);
-    let cap = rule.least_cap(flow).into_iter().chain(floor).min()?;
-    let all = u64::try_from(books.nodes.len()).unwrap_or(u64::MAX).max(1);
-    Some(Bandwidth((cap.0 / POOL_PART).saturating_mul(attempt.node_count()) / all))
 }
 
 /// The ask of who was told to save: it has its rate already.
@@ -325,11 +318,10 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
         return Some(Permit::Waits { ask, position, expected: wait });
     };
     let rate = of.rate.map(|rate| said_rate(noted.seen.ask, of.bytes, rate));
-    let length = of.rate.map_or(Span::hours(24), |rate| length(of.bytes, rate));
-    // Without a cap nothing is kept for silent nodes; until there is one again it may go on as it does.
-    let safe = |rate| safe_rate(books, job, attempt, flow).unwrap_or(rate);
-    let after = of.rate.map(|rate| rate.min(safe(rate)));
-    Some(Permit::Granted { ask, rate, length, after, rated: of.rated })
+    let after = rate
+        .zip(of.after)
+        .map(|(rate, after)| rate.min(said_rate(noted.seen.ask, of.bytes, after)));
+    Some(Permit::Granted { ask, rate, length: of.length(), after, rated: of.rated })
 }
 
 /// The next instant after `now` at which time alone changes something at a gate: somebody has

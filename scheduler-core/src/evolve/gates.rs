@@ -1,9 +1,9 @@
 //! Write gates, and who may write through them.
 
-use tidegate_model::{AttemptId, Bandwidth, Bytes};
+use tidegate_model::{AttemptId, Bandwidth, Bytes, Span};
 
 use super::{Applied, Stamp, attempt_of, ensure};
-use crate::books::{Attempt, Books, Writing};
+use crate::books::{Books, PermitOf, Writing};
 use crate::decision::Decision;
 use crate::gate::{Adapted, Evidence, Flow, Pause};
 
@@ -49,35 +49,41 @@ impl Books {
                 Ok(())
             }),
             Decision::SaveAdmitted { attempt, bytes, rate } => {
-                let (bytes, rate) = (*bytes, *rate);
+                let writing = self.begun(stamp, *attempt, None, (*bytes, *rate))?;
                 self.change_attempt(*attempt, |entry| {
                     let save = entry.save.as_mut().ok_or("only who is to save is admitted")?;
                     ensure(save.admitted.is_none(), "a request is admitted once")?;
                     save.admitted = Some(stamp.at);
                     ensure(entry.writing.is_none(), "who writes is not told to")?;
-                    entry.writing = Some(begun(stamp, bytes, rate));
+                    entry.writing = Some(writing);
                     Ok(())
                 })
             }
             Decision::PermitGranted { permit, bytes, rate, pooled } => {
-                let (bytes, rate, pooled) = (*bytes, *rate, *pooled);
-                self.change_attempt(permit.task.attempt, |entry| {
+                let id = permit.task.attempt;
+                let writing = self.begun(stamp, id, Some(*permit), (*bytes, *rate))?;
+                self.change_attempt(id, |entry| {
                     ensure(entry.is_live(), "what has ended writes nothing")?;
                     let asked = entry.writing.is_none_or(|writing| writing.permit.is_none());
                     ensure(asked, "one permit at a time")?;
-                    let permit = Some(*permit);
                     if let Some(save) = &mut entry.save {
                         save.given_back = None;
                     }
-                    entry.writing = Some(Writing { pooled, permit, ..begun(stamp, bytes, rate) });
+                    entry.writing = Some(Writing { pooled: *pooled, ..writing });
                     Ok(())
                 })
             }
             Decision::WriteRated { attempt, rate, pooled, still } => {
-                self.change_writing(*attempt, |writing| {
+                let (job, entry) = self.with_job(*attempt).ok_or("no such attempt")?;
+                let flow = entry.writing.ok_or("it does not write")?.flow();
+                let safe = self.safe_rate(job, entry, flow);
+                self.change_attempt(*attempt, |entry| {
+                    let writing = entry.writing.as_mut().ok_or("it does not write")?;
                     (writing.rate, writing.pooled) = (Some(*rate), *pooled);
                     (writing.still, writing.rated) = (*still, stamp.seq);
                     writing.rerated = true;
+                    writing.told(safe);
+                    Ok(())
                 })
             }
             Decision::WriteEnded(attempt) => {
@@ -113,24 +119,28 @@ impl Books {
         }
     }
 
-    fn change_writing(&mut self, id: AttemptId, by: impl FnOnce(&mut Writing)) -> Applied {
-        self.change_attempt(id, |entry: &mut Attempt| {
-            by(entry.writing.as_mut().ok_or("it does not write")?);
-            Ok(())
-        })
-    }
-}
-
-/// Who is let through at this instant, without a permit yet.
-fn begun(stamp: Stamp, bytes: Bytes, rate: Option<Bandwidth>) -> Writing {
-    Writing {
-        since: stamp.at,
-        bytes,
-        rate,
-        pooled: false,
-        permit: None,
-        still: None,
-        rated: stamp.seq,
-        rerated: false,
+    /// Who is let through at this instant.
+    fn begun(
+        &self,
+        stamp: Stamp,
+        id: AttemptId,
+        permit: Option<PermitOf>,
+        (bytes, rate): (Bytes, Option<Bandwidth>),
+    ) -> Result<Writing, &'static str> {
+        let (job, attempt) = self.with_job(id).ok_or("no such attempt")?;
+        let mut writing = Writing {
+            since: stamp.at,
+            bytes,
+            rate,
+            pooled: false,
+            permit,
+            still: None,
+            rated: stamp.seq,
+            rerated: false,
+            after: None,
+            longest: Span::ZERO,
+        };
+        writing.told(self.safe_rate(job, attempt, writing.flow()));
+        Ok(writing)
     }
 }

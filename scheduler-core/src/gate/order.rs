@@ -10,6 +10,8 @@ use super::{Urgency, Want};
 /// Those who write one after the other: the victims of a gang, or one alone.
 struct Block {
     urgency: Urgency,
+    /// Whether one of them was told.
+    told: bool,
     /// That are free for somebody when all have written.
     gpus: GpuCount,
     bytes: u128,
@@ -22,13 +24,14 @@ struct Block {
 
 impl Block {
     fn of(want: Want) -> Self {
-        let Want { urgency, bytes, since, record, .. } = want;
+        let Want { urgency, told, bytes, since, record, .. } = want;
         let gpus = want.gang.map_or(want.gpus, |(_, gpus)| gpus);
         let others = Vec::new();
-        Self { urgency, gpus, bytes: bytes.0.into(), since, record, first: want, others }
+        Self { urgency, told, gpus, bytes: bytes.0.into(), since, record, first: want, others }
     }
 
     fn add(&mut self, want: Want) {
+        self.told |= want.told;
         self.bytes = self.bytes.saturating_add(want.bytes.0.into());
         self.since = self.since.min(want.since);
         self.record = self.record.min(want.record);
@@ -43,7 +46,8 @@ impl Block {
         u128::from(self.gpus.0).saturating_mul(age).saturating_mul(age)
     }
 
-    /// Smith's rule: more GPUs for each byte first.
+    /// Smith's rule: more GPUs for each byte first. Who was told to save, as its turn was near, stands
+    /// still or is about to: nobody who trains on goes before it.
     fn against(&self, other: &Self, now: Timestamp, max_wait: Span) -> Ordering {
         let before = (self.urgency, other.urgency);
         let ratio = || {
@@ -54,6 +58,7 @@ impl Block {
         before
             .0
             .cmp(&before.1)
+            .then(other.told.cmp(&self.told))
             .then_with(ratio)
             .then_with(|| self.record.cmp(&other.record))
             .then_with(|| self.first.who.cmp(&other.first.who))

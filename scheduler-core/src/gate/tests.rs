@@ -26,6 +26,7 @@ fn still(number: u64, gpus: u32, gigabytes: u64) -> Want {
         bytes: Bytes(gigabytes * GB),
         own: CAP,
         asks: true,
+        told: false,
         gang: None,
         since: Timestamp(0),
         record: DecisionSeq(number),

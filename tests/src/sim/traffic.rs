@@ -49,8 +49,7 @@ impl World {
         for ((storage, flow, measure), most) in &mut most {
             let now = self.sum(storage, *flow, |world, task, asked| {
                 let may = world.may(task, asked);
-                let may = may.map_or(Bandwidth(0), |rate| measure.of(asked, rate));
-                may.min(world.kept(task, asked).unwrap_or(may))
+                may.map_or(Bandwidth(0), |rate| measure.of(asked, rate))
             });
             let cap = self.coordinator.watch().cap(storage, *flow, self.at());
             let cap = cap.unwrap_or(Bandwidth(u64::MAX));
@@ -79,7 +78,7 @@ impl World {
         let all = Bandwidth(u64::MAX);
         // Who restores what is no checkpoint of ours goes through no gate.
         let gated = self.asked.iter().filter(|(_, asked)| asked.storage.is_some());
-        for (task, asked) in gated.filter(|(_, asked)| !asked.has_lapsed) {
+        for (task, asked) in gated {
             let Some(may) = self.may(*task, asked) else { continue };
             let issued = self.coordinator.watch().issued(*task, asked.number, asked.rated());
             let kept = issued.map_or(Bandwidth(0), |rate| rate.unwrap_or(all));
@@ -104,13 +103,6 @@ impl World {
     fn may(&self, task: TaskId, asked: &Asked) -> Option<Option<Bandwidth>> {
         let node = self.node_of(task).and_then(|index| self.nodes.get(index))?;
         asked.granted(node.clock.read(self.now))
-    }
-
-    /// What is kept for who has lapsed. It was told what it may use on its own when it was heard last; if the
-    /// cap was higher then, that is more, and nobody reckons with it: the scheduler does not remember it.
-    fn kept(&self, task: TaskId, asked: &Asked) -> Option<Bandwidth> {
-        let issued = || self.coordinator.watch().issued(task, asked.number, asked.rated());
-        asked.has_lapsed.then(issued)??
     }
 
     /// What is kept for those that were told to save, and have not asked yet.

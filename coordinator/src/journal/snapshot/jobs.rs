@@ -197,6 +197,8 @@ fn writing_message(writing: Writing) -> wire::Writing {
         still_bytes_per_s: writing.still.map(|still| still.0),
         rated: writing.rated.0,
         rerated: writing.rerated,
+        after_bytes_per_s: writing.after.map(|after| after.0),
+        longest_ms: writing.longest.0,
     }
 }
 
@@ -211,6 +213,8 @@ fn writing(message: wire::Writing) -> Result<Writing, WireError> {
         still: message.still_bytes_per_s.map(Bandwidth),
         rated: DecisionSeq(message.rated),
         rerated: message.rerated,
+        after: message.after_bytes_per_s.map(Bandwidth),
+        longest: Span(message.longest_ms),
     })
 }
 

@@ -10,11 +10,8 @@ use tidegate_model::{
 use super::{GateId, is_silent, nodes_of, open_ask, writing};
 use crate::books::{Attempt, Books, Job, Writing};
 use crate::decision::{Right, SaveReason};
-use crate::gate::{Flow, Limits, Urgency, Want, Writer};
+use crate::gate::{Flow, Limits, POOL_PART, Urgency, Want, Writer};
 use crate::observations::Observations;
-
-/// The part of a cap that is kept for who waits too long and for silent nodes.
-pub(super) const POOL_PART: u64 = 10;
 
 /// Of one GPU, where nothing is known: what benchmarks of storage take a checkpoint for.
 const BYTES_OF_GPU: u64 = 14_000_000_000;
@@ -131,6 +128,7 @@ impl Target {
             bytes: declared.unwrap_or_else(|| expected_bytes(job, attempt)),
             own: self.own(books, job, attempt),
             asks: ask.is_some(),
+            told: attempt.save.is_some_and(|save| save.said().is_some()),
             gang: waiting_gang(books, attempt),
             since,
             record: attempt.save.map_or(DecisionSeq(0), |save| save.decision),
