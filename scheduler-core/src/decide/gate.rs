@@ -301,16 +301,19 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
         }
         let why = "the job's file has no [checkpoint]; a permit is for a storage target that it \
                    names";
-        return Some(Permit::Denied { ask, why: why.to_owned() });
+        return Some(Permit::Denied { ask, why: why.to_owned(), retry_after: None });
     }
     if flow == Flow::Reads && attempt.save.is_some() {
         // Its read would keep it from its turn to save. The node gives up the permit it may have.
         let why = "it was asked to leave, and restores nothing any more".to_owned();
-        return Some(Permit::Denied { ask, why });
+        return Some(Permit::Denied { ask, why, retry_after: None });
     }
     if asks_for_all(seen, attempt, flow).is_some_and(|first| first != task) {
         let why = "another task of this gang has asked; one asks for all".to_owned();
-        return Some(Permit::Denied { ask, why });
+        // By then the other is done, if it makes use of its rate.
+        let held = attempt.writing.filter(|of| of.flow() == flow);
+        let retry_after = held.and_then(|of| Some(of.rate?.takes(of.bytes)));
+        return Some(Permit::Denied { ask, why, retry_after });
     }
     let own = |of: &Writing| of.permit.is_some_and(|one| (one.task, one.ask) == (task, ask));
     let Some(of) = attempt.writing.filter(own) else {

@@ -2,8 +2,8 @@
 
 use tidegate_model::{
     Ask, AskSeen, AsksWithin, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, JobId,
-    JobSpec, NodeId, Order, Permit, SaveDelivery, SaveSeen, SaveTarget, Span, TaskId, UserId,
-    WriteClass,
+    JobSpec, NodeId, Order, Permit, SaveDelivery, SaveSeen, SaveTarget, Span, TaskExit, TaskId,
+    TaskLayout, UserId, WriteClass,
 };
 
 use super::lab::Lab;
@@ -120,6 +120,38 @@ fn those_who_ask_in_one_turn_are_told_of_their_turns_together_and_once() {
     assert_eq!(told.len(), 3, "all but the one that writes");
     assert_eq!(waits(&lab), [None, Some(1), Some(2), Some(3)]);
     assert_eq!(lab.core.tell(now).len(), 0, "nothing is news");
+}
+
+#[test]
+fn a_second_rank_that_asks_is_told_when_the_first_is_done_as_soon_as_that_is_known() {
+    let cap = Some(Bandwidth(GB));
+    let (mut lab, _) = lab(2, GateRule { cap, ..GateRule::default() });
+    let layout = TaskLayout::PerGpu;
+    let spec =
+        JobSpec { layout, checkpoint: lab.job(JobId(1)).spec.checkpoint.clone(), ..lab.spec(2) };
+    for job in [JobId(1), JobId(2)] {
+        lab.cancel(job);
+        lab.report_ended(job, 0, TaskExit::Exited(0));
+    }
+    let job = lab.submit_spec(spec);
+    lab.run(job);
+    let rank = |index| TaskId { index, ..task(job) };
+    for index in [0, 1] {
+        let (bytes, class) = (Bytes(60 * GB), WriteClass::Periodic);
+        let ask = Ask { number: 1, class, bytes, files: 0, patience: None };
+        let (waited, written, rated) = (Span::ZERO, Bytes(0), DecisionSeq(0));
+        let seen = AskSeen { ask, waited, written, done: false, rated };
+        report(&mut lab, job, vec![], vec![(rank(index), seen)]);
+    }
+    let node = lab.nodes_of(job)[0];
+    let Some(Order::Run(launch)) = lab.core.wanted_of(NodeId(node)).remove(&rank(1)) else {
+        panic!("it runs");
+    };
+    let Some(Permit::Denied { why, retry_after, .. }) = launch.permit else {
+        panic!("{:?}", launch.permit);
+    };
+    assert!(why.starts_with("another task of this gang has asked"), "{why}");
+    assert_eq!(retry_after, Some(Span::seconds(60)));
 }
 
 #[test]
