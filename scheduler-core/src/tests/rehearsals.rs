@@ -93,7 +93,7 @@ fn a_rehearsal_tells_what_it_has_shown_also_after_a_later_one_of_its_recipe() {
             "over: the rehearsal {job} on 8 GPUs of 1 node failed: it ended by itself before it had \
              saved as asked"
         );
-        assert_eq!(told, [over.clone()]);
+        assert_eq!(told, std::slice::from_ref(&over));
         (job, over)
     };
     let (first, over) = rehearse(1);
