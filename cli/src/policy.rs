@@ -187,7 +187,7 @@ fn slots(policy: &mut v1::Policy) -> Vec<(&'static str, Slot<'_>)> {
 }
 
 /// Taken apart field by field: a rule that is added is not forgotten here.
-fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 27] {
+fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 28] {
     let v1::Sharing {
         small_reserve,
         small_gpus,
@@ -205,6 +205,7 @@ fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 27] {
         large_min_runtime_ms,
         max_min_runtime_ms,
         free_grace_ms,
+        leave_limit_ms,
         verify_limit_ms,
         max_reservations,
         look_ahead,
@@ -234,6 +235,7 @@ fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 27] {
         ("large_min_runtime", Slot::Span(large_min_runtime_ms)),
         ("max_min_runtime", Slot::Span(max_min_runtime_ms)),
         ("free_grace", Slot::Span(free_grace_ms)),
+        ("leave_limit", Slot::Span(leave_limit_ms)),
         ("verify_limit", Slot::Span(verify_limit_ms)),
         ("max_reservations", Slot::Count(max_reservations)),
         ("look_ahead", Slot::Count(look_ahead)),

@@ -89,6 +89,8 @@ pub struct Sharing {
     pub max_min_runtime: Span,
     /// Grace of work that never was protected (2 min).
     pub free_grace: Span,
+    /// From the commit that a request to save was for to the stop of who has not left by itself (1 min).
+    pub leave_limit: Span,
     /// From the last exit to verified gone, in published instants (60 s).
     pub verify_limit: Span,
     /// Expected starts that shape backfill (16).
@@ -134,6 +136,7 @@ impl Default for Sharing {
             large_min_runtime: Span::hours(4),
             max_min_runtime: Span::hours(8),
             free_grace: Span::minutes(2),
+            leave_limit: Span::minutes(1),
             verify_limit: Span::seconds(60),
             max_reservations: 16,
             look_ahead: 100,
@@ -164,6 +167,7 @@ impl Sharing {
             ("max_min_runtime", self.max_min_runtime, Span::ZERO, tidegate_model::MAX_MIN_RUNTIME),
             ("large_min_runtime", self.large_min_runtime, Span::ZERO, self.max_min_runtime),
             ("free_grace", self.free_grace, Span::ZERO, tidegate_model::MAX_GRACE),
+            ("leave_limit", self.leave_limit, Span::seconds(1), tidegate_model::MAX_GRACE),
             ("verify_limit", self.verify_limit, Span::seconds(1), Span::hours(1)),
             ("spare_recent", self.spare_recent, Span::ZERO, day),
             ("return_span", self.return_span, Span::minutes(1), day),

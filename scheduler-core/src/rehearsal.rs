@@ -171,7 +171,7 @@ impl fmt::Display for RehearsalFault {
             }
             Self::Unsaved => "it was asked to save, and committed nothing before its grace was over",
             Self::LeftUnsaved => "it left as if it had saved, and committed nothing",
-            Self::Stayed => "it committed, but did not leave before its grace was over",
+            Self::Stayed => "it committed, but did not leave by itself",
             Self::TooEarly => {
                 "it had trained too little when it saved to tell going on from beginning again"
             }

@@ -7,6 +7,8 @@ use tidegate_model::{AttemptId, Bytes, Span, Timestamp};
 pub enum OnSave {
     /// It commits after its save time and exits with 85.
     Commit,
+    /// It commits after its save time, and trains on.
+    Stay,
     /// It goes on as if nobody had asked.
     Ignore,
     /// It exits with 0 after its save time, and commits nothing.

@@ -1,12 +1,13 @@
 //! `tidegate-bench`: what is measured, and against which goal.
 //!
-//! `latency`, `throughput` and `memory` run whole clusters of real processes; `fanout` runs a real
+//! `latency`, `throughput`, `memory` and `grace` run whole clusters of real processes; `fanout` runs a real
 //! coordinator with simulated agents in this process; `journal` measures the store alone and
 //! `restart` a coordinator over a long one; `core` the scheduler without any of it. `history` makes the records that both need, `usage`
 //! reads what processes use, `report` reduces and prints.
 
 pub mod core;
 pub mod fanout;
+pub mod grace;
 pub mod history;
 pub mod journal;
 pub mod latency;
@@ -40,6 +41,8 @@ pub enum What {
     Memory,
     /// Plans to 1,024 agents, and the price of their heartbeats.
     Fanout,
+    /// How exactly the graces of jobs that use all of theirs are kept.
+    Grace,
     /// One event of the scheduler alone, with thousands of jobs waiting.
     Core,
     /// Each of these.
@@ -47,13 +50,14 @@ pub enum What {
 }
 
 impl What {
-    const EACH: [Self; 7] = [
+    const EACH: [Self; 8] = [
         Self::Latency,
         Self::Throughput,
         Self::Journal,
         Self::Restart,
         Self::Memory,
         Self::Fanout,
+        Self::Grace,
         Self::Core,
     ];
 
@@ -67,6 +71,7 @@ impl What {
             Self::Restart => "restart",
             Self::Memory => "memory",
             Self::Fanout => "fanout",
+            Self::Grace => "grace",
             Self::Core => "core",
             Self::All => "all",
         }
@@ -98,6 +103,7 @@ async fn measure(subject: What, binaries: &Binaries) -> anyhow::Result<Vec<Figur
         What::Restart => Box::pin(restart::measure(binaries)).await,
         What::Memory => Box::pin(memory::measure(binaries)).await,
         What::Fanout => Box::pin(fanout::measure(binaries)).await,
+        What::Grace => Box::pin(grace::measure(binaries)).await,
         What::Core => core::measure(),
         What::All => Ok(Vec::new()),
     }

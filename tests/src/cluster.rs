@@ -31,6 +31,8 @@ pub struct Plan {
     pub policy: String,
     /// Between an agent's heartbeats.
     pub heartbeat: String,
+    /// Network namespaces, as files, that nodes are in, in turns; none = the network that this process is in.
+    pub networks: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -45,6 +47,7 @@ impl Plan {
                      no_progress_limit = 1000000"
                 .to_owned(),
             heartbeat: "1s".to_owned(),
+            networks: Vec::new(),
         }
     }
 }
@@ -69,6 +72,7 @@ pub struct Cluster {
     coordinator: Option<Daemon>,
     agents: Vec<Option<Daemon>>,
     starters: Vec<Option<Daemon>>,
+    networks: Vec<PathBuf>,
 }
 
 /// The name of the node with that index.
@@ -132,6 +136,7 @@ impl Cluster {
             coordinator: None,
             agents: (0..nodes).map(none).collect(),
             starters: (0..nodes).map(none).collect(),
+            networks: plan.networks.clone(),
         })
     }
 
@@ -198,7 +203,7 @@ impl Cluster {
                 ("tidegate-starter", config, format!("starter-{node}.log"))
             }
         };
-        let mut command = Command::new(self.binaries.path(program));
+        let mut command = self.command(role, &self.binaries.path(program));
         command.arg("--config").arg(self.dir.join(config));
         if let Role::Agent(node) = role {
             let state = self.dir.join(format!("{}.gpus.json", node_name(node)));
@@ -208,6 +213,21 @@ impl Cluster {
         let daemon = Daemon::start(command, &self.dir.join(log))?;
         *self.slot(role).context("no such node")? = Some(daemon);
         Ok(())
+    }
+
+    /// A program of a role, in its node's network.
+    fn command(&self, role: Role, program: &Path) -> Command {
+        let network = match role {
+            Role::Coordinator => None,
+            Role::Agent(node) | Role::Starter(node) => {
+                node.checked_rem(self.networks.len()).and_then(|turn| self.networks.get(turn))
+            }
+        };
+        let Some(network) = network else { return Command::new(program) };
+        // It becomes the program: the process is the same.
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", network.display())).arg(program);
+        command
     }
 
     fn gpu_socket(&self, node: usize) -> PathBuf {

@@ -4,7 +4,7 @@
 # [CLIENTS], then down DIR. DIR gets `target.json`, for `tidegate storm --target DIR/target.json`.
 #
 # Server, switch and clients are network namespaces (tgw-…) that the script makes and removes; nothing
-# of it is in the host's network. Many clients, because that is where the harm is: one client's
+# of it is in the host's network. The storm's agents and jobs are in those of the clients. Many clients, because that is where the harm is: one client's
 # innocent writes have a fair share of its only connection. Debian's glusterfs-server and
 # glusterfs-client are installed where they are missing. Where the machine cannot do it the script says
 # so and exits with 3.
@@ -75,9 +75,11 @@ VOLUME
     python3 - "$mbit" "$pid" "${mounts[@]}" <<'PYTHON' >"$dir/target.json"
 import json, sys
 mbit, pid, *mounts = sys.argv[1:]
+clients = range(1, len(mounts) + 1)
 print(json.dumps({
     "name": f"GlusterFS, {mbit} Mbit/s, {len(mounts)} clients",
     "directories": mounts,
+    "networks": [f"/run/netns/tgw-client-{client}" for client in clients],
     "meter": {"link": {"file": f"/proc/{pid}/net/dev", "interface": "eth0"}},
 }))
 PYTHON

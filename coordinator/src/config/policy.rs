@@ -35,6 +35,7 @@ pub(super) struct RawPolicy {
     large_min_runtime: Option<String>,
     max_min_runtime: Option<String>,
     free_grace: Option<String>,
+    leave_limit: Option<String>,
     verify_limit: Option<String>,
     max_reservations: Option<u32>,
     look_ahead: Option<u32>,
@@ -55,7 +56,7 @@ struct RawGpuType {
     weight: u32,
 }
 
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 36] = [
     "start_timeout",
     "restart_backoff",
     "restart_backoff_max",
@@ -80,6 +81,7 @@ const KEYS: [&str; 35] = [
     "large_min_runtime",
     "max_min_runtime",
     "free_grace",
+    "leave_limit",
     "verify_limit",
     "max_reservations",
     "look_ahead",
@@ -163,6 +165,7 @@ fn sharing(raw: &RawPolicy, default: &Sharing) -> Result<Sharing, String> {
             default.max_min_runtime,
         )?,
         free_grace: span("free_grace", raw.free_grace.as_ref(), default.free_grace)?,
+        leave_limit: span("leave_limit", raw.leave_limit.as_ref(), default.leave_limit)?,
         verify_limit: span("verify_limit", raw.verify_limit.as_ref(), default.verify_limit)?,
         max_reservations: raw.max_reservations.unwrap_or(default.max_reservations),
         look_ahead: raw.look_ahead.unwrap_or(default.look_ahead),
@@ -255,6 +258,7 @@ fn show_sharing(out: &mut fmt::Formatter<'_>, sharing: &Sharing) -> fmt::Result 
     writeln!(out, "large_min_runtime = \"{}\"", sharing.large_min_runtime)?;
     writeln!(out, "max_min_runtime = \"{}\"", sharing.max_min_runtime)?;
     writeln!(out, "free_grace = \"{}\"", sharing.free_grace)?;
+    writeln!(out, "leave_limit = \"{}\"", sharing.leave_limit)?;
     writeln!(out, "verify_limit = \"{}\"", sharing.verify_limit)?;
     writeln!(out, "max_reservations = {}", sharing.max_reservations)?;
     writeln!(out, "look_ahead = {}", sharing.look_ahead)?;

@@ -134,7 +134,7 @@ mod tests {
                 Beside::Welcome(_) => "welcome".to_owned(),
                 Beside::Plan(plan) => format!("plan {}", plan.generation),
                 Beside::Renewed(number) => format!("renewed {number}"),
-                other => format!("{other:?}"),
+                other @ (Beside::ReadLog(_) | Beside::OpenTerminal(_)) => format!("{other:?}"),
             },
         }
     }

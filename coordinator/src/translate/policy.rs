@@ -64,6 +64,7 @@ fn sharing_message(sharing: &Sharing) -> wire::Sharing {
         pass_every_ms: sharing.pass_every.0,
         gate_width: sharing.gate_width,
         gate_patience_ms: sharing.gate_patience.0,
+        leave_limit_ms: sharing.leave_limit.0,
         no_progress_limit: sharing.no_progress_limit,
         require_rehearsal: sharing.require_rehearsal.map(|gpus| gpus.0),
         gpu_types: sharing.gpu_types.iter().map(rule).collect(),
@@ -101,10 +102,14 @@ fn sharing(message: wire::Sharing) -> Result<Sharing, WireError> {
         return_span: Span(message.return_span_ms),
         pass_every: Span(message.pass_every_ms),
         gate_width: message.gate_width,
-        // A policy of before has none.
+        // A policy of before has neither.
         gate_patience: match message.gate_patience_ms {
             0 => Sharing::default().gate_patience,
             patience => Span(patience),
+        },
+        leave_limit: match message.leave_limit_ms {
+            0 => Sharing::default().leave_limit,
+            limit => Span(limit),
         },
         no_progress_limit: message.no_progress_limit,
         require_rehearsal: message.require_rehearsal.map(GpuCount),

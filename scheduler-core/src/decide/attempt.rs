@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_model::{AttemptId, NodeId, SaveDelivery, Span, TaskExit, Timestamp, WriteClass};
 
 use crate::books::{Attempt, Books, Job, JobState, Node, Task};
-use crate::decide::leave::grace_ends;
+use crate::decide::leave::{grace_ends, stays_until};
 use crate::decide::rehearsal;
 use crate::decide::spots::{save_grace, start_limit};
 use crate::decision::{
@@ -99,10 +99,12 @@ impl View<'_> {
             return Some(StopReason::Rehearsed);
         }
         if let Some(save) = attempt.save {
-            let over = grace_ends(books, self.job, attempt).is_some_and(|at| at <= self.now);
+            let over = |at: Option<Timestamp>| at.is_some_and(|at| at <= self.now);
             return if self.job.spec.checkpoint.is_none() {
                 Some(StopReason::CannotSave)
-            } else if over {
+            } else if over(stays_until(books, attempt)) {
+                Some(StopReason::Stays)
+            } else if over(grace_ends(books, self.job, attempt)) {
                 Some(StopReason::GraceOver)
             } else if save.said().is_none() && attempt.is_broken() {
                 Some(StopReason::GangBroken)

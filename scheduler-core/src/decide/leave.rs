@@ -83,25 +83,38 @@ fn withdrawn(books: &Books, asked: &[Asked<'_>]) -> Option<Decision> {
     unsaid.find(|one| !needed(one)).map(|one| Decision::SaveWithdrawn(one.id))
 }
 
-/// Attempts that save, and when each one's grace is over.
+/// Attempts that save, and when each one is stopped if it has not left.
 fn graces(books: &Books) -> impl Iterator<Item = (Timestamp, AttemptId)> {
     books.index.saving.iter().filter_map(|(_, id)| {
         let (job, attempt) = books.with_job(*id)?;
-        Some((grace_ends(books, job, attempt)?, *id))
+        Some((left_by(books, job, attempt)?, *id))
     })
 }
 
-/// The next instant at which the grace of a saving attempt is over, after `now`.
+/// The next instant at which a saving attempt is stopped, after `now`.
 pub(crate) fn next_deadline(books: &Books, now: Timestamp) -> Option<Timestamp> {
     graces(books).map(|(at, _)| at).filter(|at| *at > now).min()
 }
 
-/// Attempts whose grace is over.
+/// Attempts that are to be stopped, as they have not left.
 pub(crate) fn overdue(books: &Books, now: Timestamp) -> Vec<AttemptId> {
     graces(books).filter(|(at, _)| *at <= now).map(|(_, id)| id).collect()
 }
 
-/// When an attempt that saves is stopped.
+/// When an attempt that saves has left, or is stopped.
+pub(crate) fn left_by(books: &Books, job: &Job, attempt: &Attempt) -> Option<Timestamp> {
+    let ends = grace_ends(books, job, attempt)?;
+    Some(stays_until(books, attempt).map_or(ends, |stays| stays.min(ends)))
+}
+
+/// When who has committed what it was asked for is stopped: a job that saves and trains on holds its
+/// GPUs for nothing.
+pub(crate) fn stays_until(books: &Books, attempt: &Attempt) -> Option<Timestamp> {
+    let committed = attempt.save?.committed?;
+    Some(committed.plus(books.policy.sharing.leave_limit))
+}
+
+/// When the grace of an attempt that saves is over.
 pub(crate) fn grace_ends(books: &Books, job: &Job, attempt: &Attempt) -> Option<Timestamp> {
     let admitted = attempt.save?.admitted?;
     Some(admitted.plus(save_grace(books, job, attempt)))

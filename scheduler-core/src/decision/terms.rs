@@ -227,6 +227,8 @@ pub enum StopReason {
     CannotSave,
     /// It was asked to save, and its grace is over.
     GraceOver,
+    /// It has saved, and has not left by itself.
+    Stays,
     /// The GPUs it waited for are not to be had any more.
     PlanFailed,
     /// Its job is a rehearsal, and has shown what it could.
@@ -241,6 +243,7 @@ impl fmt::Display for StopReason {
             Self::StartTimeout => "its gang did not start in time",
             Self::CannotSave => "it is to leave, and has no way to save",
             Self::GraceOver => "it was asked to save, and its grace is over",
+            Self::Stays => "it has saved, and did not leave by itself",
             Self::PlanFailed => "the GPUs it waited for are not to be had",
             Self::Rehearsed => "its rehearsal is over",
         })

@@ -98,6 +98,7 @@ impl Books {
                     admitted: none,
                     acknowledged: none,
                     first_byte: none,
+                    committed: none,
                     given_back: None,
                 });
                 Ok(())
@@ -141,6 +142,11 @@ impl Books {
             let entry = attempt_of(job, attempt)?;
             ensure(!entry.commits_closed, "an old attempt commits nothing")?;
             entry.committed = Some(at);
+            if let Some(save) =
+                entry.save.as_mut().filter(|save| commit.request == Some(save.decision))
+            {
+                save.committed.get_or_insert(at);
+            }
             let Commit { step, path, bytes, request } = commit.clone();
             let commit = Committed { attempt, step, path, bytes, at, request };
             job.commits.get_or_insert_default().add(commit);

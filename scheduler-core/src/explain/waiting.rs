@@ -8,7 +8,7 @@ use super::limits::{Headroom, ProtectedCap};
 use super::{Explanation, Reason, counted, said, takes_none};
 use crate::accounts::AccountId;
 use crate::books::{Attempt, Books, Job};
-use crate::decide::leave::grace_ends;
+use crate::decide::leave::left_by;
 use crate::decide::money::{Claimant, Money, Short};
 use crate::decide::pass::{Bid, Pass};
 use crate::decide::published;
@@ -342,9 +342,9 @@ pub(super) fn saving(books: &Books, attempt: &Attempt, now: Timestamp) -> String
     }
 }
 
-/// When the grace of an attempt that may save is over.
+/// When an attempt that may save has left, or is stopped.
 pub(super) fn leaves_by(books: &Books, attempt: &Attempt) -> Option<Timestamp> {
-    grace_ends(books, books.jobs.get(&attempt.id.job)?, attempt)
+    left_by(books, books.jobs.get(&attempt.id.job)?, attempt)
 }
 
 fn whole_seconds(span: Span) -> Span {

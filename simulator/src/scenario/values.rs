@@ -125,6 +125,7 @@ fn set_span(policy: &mut Policy, key: &str, value: &str) -> Result<(), String> {
         ("spare_recent", &mut sharing.spare_recent),
         ("return_span", &mut sharing.return_span),
         ("pass_every", &mut sharing.pass_every),
+        ("leave_limit", &mut sharing.leave_limit),
         ("gate_patience", &mut sharing.gate_patience),
         ("start_timeout", &mut policy.start_timeout),
         ("restart_backoff", &mut policy.restart_backoff),

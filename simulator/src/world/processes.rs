@@ -113,10 +113,14 @@ impl<O: Observer> World<O> {
                 let work = self.works.get_mut(&attempt.job).filter(|_| runs);
                 let Some(work) = work else { return };
                 match work.on_save {
-                    OnSave::Commit => {
+                    stays @ (OnSave::Commit | OnSave::Stay) => {
                         let step = work.saved();
                         self.say_commit(attempt, step, Some(request));
-                        self.end_all(attempt, SAVED);
+                        if stays == OnSave::Stay {
+                            self.train(attempt);
+                        } else {
+                            self.end_all(attempt, SAVED);
+                        }
                     }
                     OnSave::Leave => self.end_all(attempt, 0),
                     OnSave::Ignore => {}

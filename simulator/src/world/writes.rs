@@ -186,12 +186,13 @@ impl<O: Observer> World<O> {
             return self.train(attempt);
         }
         let Some(work) = self.works.get_mut(&attempt.job) else { return };
-        if write.request.is_some() && work.on_save == OnSave::Leave {
+        let on_save = work.on_save;
+        if write.request.is_some() && on_save == OnSave::Leave {
             return self.end_all(attempt, 0);
         }
         let step = work.saved();
         self.say_commit(attempt, step, write.request);
-        if write.request.is_some() {
+        if write.request.is_some() && on_save != OnSave::Stay {
             self.end_all(attempt, SAVED);
         } else {
             self.train(attempt);

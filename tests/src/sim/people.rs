@@ -34,6 +34,7 @@ pub(super) fn policy(seed: u64) -> Policy {
         elder_gap: Span::seconds(5),
         gang_cap: 1_000_000,
         free_grace: Span::seconds(2),
+        leave_limit: Span::seconds(3),
         verify_limit: Span::seconds(5),
         spare_recent: Span::seconds(5),
         return_span: Span::minutes(1),

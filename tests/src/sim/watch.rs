@@ -457,7 +457,7 @@ impl Seen {
                 self.books.jobs.get(&id.job).is_some_and(|job| job.judged.is_some())
             }
             // What is only rehearsed is asked, and so stopped, inside its protected time.
-            StopReason::CannotSave | StopReason::GraceOver => {
+            StopReason::CannotSave | StopReason::GraceOver | StopReason::Stays => {
                 let rehearsed = attempt.save.is_some_and(|save| save.why == SaveReason::Rehearsed);
                 attempt.standing != Standing::Protected || rehearsed
             }

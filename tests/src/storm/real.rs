@@ -177,6 +177,7 @@ impl Play {
         let plan = Plan {
             gpus: mix.iter().map(|(gpus, _)| *gpus).collect(),
             policy: "gang_cap = \"100 %\"\nheadroom = \"0 %\"\nfree_grace = \"30m\"".to_owned(),
+            networks: options.target.networks.clone(),
             ..Plan::nodes(0, 0)
         };
         let mut cluster = Cluster::stopped(binaries, &plan)?;

@@ -28,6 +28,9 @@ pub struct Target {
     pub name: String,
     /// Where it is mounted; jobs and bystanders take turns.
     pub directories: Vec<PathBuf>,
+    /// The network namespaces of the hosts that have it mounted, in the same turns: agents are in them.
+    #[serde(default)]
+    pub networks: Vec<PathBuf>,
     /// What counts the bytes that arrive.
     pub meter: Meter,
 }
@@ -66,7 +69,7 @@ impl Target {
             bail!("no block device is below {shown}: name a description with a `meter`");
         }
         let (name, meter) = (shown.to_string(), Meter::Disk(disk));
-        Ok(Self { name, directories: vec![path.to_owned()], meter })
+        Ok(Self { name, directories: vec![path.to_owned()], networks: Vec::new(), meter })
     }
 
     /// One of its directories, in turns.

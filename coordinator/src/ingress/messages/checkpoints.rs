@@ -27,13 +27,12 @@ pub(in crate::ingress) fn of(view: &View, job: &Job) -> v1::ListCheckpointsReply
 }
 
 fn story(view: &View, attempt: &Attempt, order: SaveOrder) -> v1::SaveStory {
-    let committed = attempt.committed.zip(order.said()).filter(|(at, told)| at >= told);
     v1::SaveStory {
         attempt: attempt.id.to_string(),
         save: Some(save(view, order)),
         acknowledged_ms: order.acknowledged.map(|at| at.0),
         first_byte_ms: order.first_byte.map(|at| at.0),
-        committed_ms: committed.map(|(at, _)| at.0),
+        committed_ms: order.committed.map(|at| at.0),
         ended_ms: attempt.ended.map(|(at, _)| at.0),
         state: attempt_state(attempt.state()).into(),
     }

@@ -202,7 +202,8 @@ journal_enum!(
     CannotSave,
     GraceOver,
     PlanFailed,
-    Rehearsed
+    Rehearsed,
+    Stays
 );
 journal_enum!(
     outcome_number,

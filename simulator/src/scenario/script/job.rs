@@ -45,6 +45,7 @@ impl JobForm {
             "asks" => self.work.asks = true,
             "restores" => (self.work.asks, self.work.restores) = (true, true),
             "ignores-saves" => self.work.on_save = OnSave::Ignore,
+            "saves-and-stays" => self.work.on_save = OnSave::Stay,
             "forgets" => self.work.forgets = true,
             "leaves-unsaved" => self.work.on_save = OnSave::Leave,
             _ => return Err(format!("{name:?} is nothing that a job is")),
