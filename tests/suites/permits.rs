@@ -314,6 +314,7 @@ async fn the_permit_of_a_job_that_is_killed_goes_to_the_next() {
     let processes = cluster.task_processes(&format!("{}.1.0", first.id));
     signal(processes.first().unwrap().0, Signal::SIGKILL).unwrap();
     assert_eq!(second.rate(), OF_A_NODE);
+    decided_as_it_was(&cluster);
 }
 
 #[tokio::test]
