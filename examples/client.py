@@ -28,7 +28,14 @@ PIECE = 0.01
 
 
 class Refused(Exception):
-    """The node, or the write gate, says no. Writing is possible all the same."""
+    """The node, or the write gate, says no. Writing is possible all the same.
+
+    `retry_after_s`: in so many seconds asking again is answered otherwise; None = not known, or it never is.
+    """
+
+    def __init__(self, why, retry_after_s=None):
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
 
 
 class Writer:
@@ -148,7 +155,7 @@ class Job(Writer):
             raise Refused(told["refused"]["why"])
         if "deny" in told:
             self._hold(None)
-            raise Refused(told["deny"]["why"])
+            raise Refused(told["deny"]["why"], told["deny"].get("retry_after_s"))
         if "save" in told:
             self.request = told["save"]
         if "grant" in told:

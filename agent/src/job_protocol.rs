@@ -126,7 +126,7 @@ pub enum ToJob {
         ask: u64,
         /// Why.
         why: String,
-        /// When to ask again; none = it would be answered alike.
+        /// In so many seconds asking again is answered otherwise; none = not known, or it never is.
         retry_after_s: Option<u64>,
     },
     /// Its permit is given back.

@@ -94,6 +94,9 @@ pub enum PermitRecord {
         ask: u64,
         /// Why.
         why: String,
+        /// After which asking again is answered otherwise; none = not known, or it never is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
     },
 }
 
@@ -113,7 +116,10 @@ impl PermitRecord {
             Permit::Waits { ask, position, expected } => {
                 Self::Waits { ask, position, expected_ms: expected.0 }
             }
-            Permit::Denied { ask, why } => Self::Denied { ask, why: cut(why) },
+            Permit::Denied { ask, why, retry_after } => {
+                let retry_after_ms = retry_after.map(|Span(span)| span);
+                Self::Denied { ask, why: cut(why), retry_after_ms }
+            }
         })
     }
 

@@ -110,8 +110,8 @@ fn tell(job: &Job, in_time: bool, as_json: bool) -> Result<(), Failure> {
     }
 }
 
-/// A rehearsal ends by its verdict, unless it is cancelled. What it showed may be gone by now: a later
-/// rehearsal of its recipe takes the place.
+/// A rehearsal ends by its verdict, unless it is cancelled. A coordinator before this release forgot what it
+/// showed when a later one of its recipe was judged.
 fn verdict(job: &Job) -> Option<bool> {
     let shown = job.rehearsal.as_ref().map(|shown| shown.passed);
     shown.or(match job.state {
@@ -135,6 +135,7 @@ struct Followed<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Running,
+    CommittedByItself,
     Asked,
     Told,
     Committed,
@@ -200,6 +201,10 @@ fn phases(job: &Job, attempt: &Attempt) -> Vec<(Phase, String)> {
         let gpus = counted(u64::try_from(gpus).unwrap_or(u64::MAX), "GPU");
         phases.push((Phase::Running, format!("runs on {gpus}")));
     }
+    let commit = attempt.committed_ms.map(|at| committed(told, at, &step(job, attempt)));
+    let (own, asked): (Vec<_>, Vec<_>) =
+        commit.into_iter().partition(|(phase, _)| *phase == Phase::CommittedByItself);
+    phases.extend(own);
     if save.is_some() {
         phases.push((Phase::Asked, "is asked to save".to_owned()));
     }
@@ -209,11 +214,7 @@ fn phases(job: &Job, attempt: &Attempt) -> Vec<(Phase, String)> {
         let waited = rounded(told.since(asked));
         phases.push((Phase::Told, format!("may save, {waited} later")));
     }
-    if let Some((told, committed)) = told.zip(attempt.committed_ms).filter(|(told, at)| at >= told)
-    {
-        let took = rounded(committed.since(told));
-        phases.push((Phase::Committed, format!("committed{} in {took}", step(job, attempt))));
-    }
+    phases.extend(asked);
     if let Some(ended) = attempt.ended_ms {
         let since = told
             .map(|told: Timestamp| format!(", {} after it was told", rounded(ended.since(told))));
@@ -221,6 +222,18 @@ fn phases(job: &Job, attempt: &Attempt) -> Vec<(Phase, String)> {
         phases.push((Phase::Ended, format!("has left: {word}{since}")));
     }
     phases
+}
+
+/// Its newest commit, in words: because it was told to, or by itself. The one that it is asked after is of the
+/// same instant as the request.
+fn committed(told: Option<Timestamp>, at: Timestamp, step: &str) -> (Phase, String) {
+    match told.filter(|told| at > *told) {
+        Some(told) => {
+            let took = rounded(at.since(told));
+            (Phase::Committed, format!("committed{step} {took} after it was told"))
+        }
+        None => (Phase::CommittedByItself, format!("committed{step} by itself")),
+    }
 }
 
 /// The step of its commit, while that is the newest of its job.
@@ -240,4 +253,21 @@ pub(crate) fn ask_after(text: &str) -> Result<AskAfter, String> {
     let (least, most) = tidegate_model::ASK_AFTER_RANGE;
     let span = text.parse().ok().and_then(AskAfter::of);
     span.ok_or_else(|| format!("a span of time such as 90s, from {least} to {most}, is accepted"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(told: Option<u64>, at: u64, expected: (Phase, &str)) {
+        let (phase, words) = committed(told.map(Timestamp), Timestamp(at), " step 7");
+        assert_eq!((phase, words.as_str()), expected);
+    }
+
+    #[test]
+    fn a_commit_that_nobody_asked_for_is_not_told_as_one_that_took_no_time() {
+        check(None, 5000, (Phase::CommittedByItself, "committed step 7 by itself"));
+        check(Some(5000), 5000, (Phase::CommittedByItself, "committed step 7 by itself"));
+        check(Some(5000), 8000, (Phase::Committed, "committed step 7 3s after it was told"));
+    }
 }

@@ -162,7 +162,7 @@ impl Fact {
             Kind::Ended(JobOutcome::Done | JobOutcome::Failed) if job.judged.is_some() => {
                 match job.shown(books) {
                     Some(shown) => format!("over: the rehearsal {shown}"),
-                    None => "over: the rehearsal was judged, and a later one too".to_owned(),
+                    None => "over: the rehearsal was judged".to_owned(),
                 }
             }
             Kind::Ended(JobOutcome::Done) => "over: done".to_owned(),

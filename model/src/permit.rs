@@ -111,6 +111,8 @@ pub enum Permit {
         ask: u64,
         /// Why, and what would be accepted.
         why: String,
+        /// After which asking again is answered otherwise; none = that is not known, or it never is.
+        retry_after: Option<Span>,
     },
 }
 

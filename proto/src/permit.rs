@@ -78,7 +78,9 @@ impl TryFrom<v1::Permit> for Permit {
             Answer::Waits(Waits { position, expected_ms }) => {
                 Self::Waits { ask, position, expected: Span(expected_ms) }
             }
-            Answer::Denied(Denied { why }) => Self::Denied { ask, why },
+            Answer::Denied(Denied { why, retry_after_ms }) => {
+                Self::Denied { ask, why, retry_after: retry_after_ms.map(Span) }
+            }
         })
     }
 }
@@ -97,7 +99,9 @@ impl From<Permit> for v1::Permit {
             Permit::Waits { ask: _, position, expected } => {
                 Answer::Waits(Waits { position, expected_ms: expected.0 })
             }
-            Permit::Denied { ask: _, why } => Answer::Denied(Denied { why }),
+            Permit::Denied { ask: _, why, retry_after } => {
+                Answer::Denied(Denied { why, retry_after_ms: retry_after.map(|span| span.0) })
+            }
         };
         Self { ask, answer: Some(answer) }
     }

@@ -35,7 +35,8 @@ pub(crate) fn audit(books: &Books, now: Timestamp) -> Vec<Violation> {
     }
     audit_money(books, now, &mut found);
     audit_budgets(books, now, &mut found);
-    found.extend(books.rehearsals.violation().map(|why| Violation(why.to_owned())));
+    let judged = |id| books.jobs.get(&id).is_some_and(|job| job.judged.is_some());
+    found.extend(books.rehearsals.violation(judged).map(|why| Violation(why.to_owned())));
     found
 }
 

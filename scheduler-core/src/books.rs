@@ -431,6 +431,9 @@ pub struct SaveOrder {
     pub first_byte: Option<Timestamp>,
     /// When it first committed what it was asked for.
     pub committed: Option<Timestamp>,
+    /// What it was let through with, if it said that it asks, did not, and so gave its place at the gate
+    /// back. It has it again when a node measures that it writes.
+    pub given_back: Option<Writing>,
 }
 
 impl SaveOrder {

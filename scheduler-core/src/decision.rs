@@ -358,7 +358,8 @@ pub enum Decision {
         /// What it may go on with until its node says that its job was told; none = no more than that.
         still: Option<Bandwidth>,
     },
-    /// The attempt writes or reads no more: what was kept for it is free.
+    /// The attempt writes or reads no more: what was kept for it is free. Of one without a permit or a later
+    /// commit: it said that it asks, and did not.
     WriteEnded(AttemptId),
     /// What checkpoints may write to a target is another cap than its rule's, by what permits say of it; the
     /// rule's again, if it is that.

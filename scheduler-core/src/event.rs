@@ -239,4 +239,11 @@ pub enum Observation {
         /// Since when; none = busy.
         since: Option<Timestamp>,
     },
+    /// A task has asked, as a decision says that was made on it. Of its ask more may be known.
+    TaskAsked {
+        /// Which.
+        task: TaskId,
+        /// What it must have asked.
+        seen: AskSeen,
+    },
 }

@@ -2,6 +2,7 @@
 
 mod limits;
 mod turn;
+mod unasked;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -114,10 +115,14 @@ fn said<const N: usize>(
 fn restarting(books: &Books, job: &Job, at: Timestamp, now: Timestamp) -> Explanation {
     let (failures, limit) = (job.failures, job.spec.max_restarts);
     let last = job.attempts.last().map(|last| why_over(books, last)).unwrap_or_default();
-    let line = format!(
-        "{last}; it is started again in {}, failure {failures} of {limit} allowed",
-        at.since(now)
-    );
+    let how_often = match job.spec.rehearsal() {
+        Some(_) => {
+            let (made, most) = (job.attempts.len(), rehearsal::MAX_ATTEMPTS);
+            format!("as it is a rehearsal; it has had {made} of at most {most} attempts")
+        }
+        None => format!("failure {failures} of {limit} allowed"),
+    };
+    let line = format!("{last}; it is started again in {}, {how_often}", at.since(now));
     let numbers =
         [("not_before_ms", at.0), ("failures", failures.into()), ("max_restarts", limit.into())];
     said(Reason::AwaitingRestart, line, numbers)
@@ -156,16 +161,21 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     if state == AttemptState::Running {
         lines.extend(asked_at(books, attempt).map(|at| {
             let away = waiting::away(at, now);
-            format!("it is a rehearsal, and is asked to save {away} at the latest")
+            format!(
+                "it is a rehearsal: it is asked to save when it has committed by itself, {away} at \
+                 the latest"
+            )
         }));
     }
     let idle = seen.idle_since(attempt.id).filter(|_| state == AttemptState::Running);
     lines.extend(idle.map(|since| idles(now.since(since))));
     let asks = || seen.asks_of(attempt.id).any(|(_, noted)| !noted.seen.done);
-    let may_wait = state == AttemptState::Paced || state == AttemptState::Running && asks();
+    let runs = matches!(state, AttemptState::Running | AttemptState::Saving);
+    let may_wait = state == AttemptState::Paced || runs && asks();
     let turn = may_wait.then(|| turn::turn(books, seen, now, attempt)).flatten();
     lines.extend(turn.iter().flat_map(|turn| turn.lines.clone()));
     if state == AttemptState::Saving {
+        lines.extend(unasked::line(books, seen, now, attempt));
         lines.extend(not_asked(books, seen, attempt));
     }
     lines.extend(by_nodes(books, seen, now, attempt));
@@ -280,6 +290,10 @@ fn not_asked<'a>(
 
 fn ended(books: &Books, job: &Job, outcome: JobOutcome, at: Timestamp) -> Explanation {
     let line = match outcome {
+        JobOutcome::Done | JobOutcome::Failed if job.judged.is_some() => {
+            let shown = job.shown(books).map(ToString::to_string);
+            format!("over: the rehearsal {}", shown.unwrap_or_else(|| "was judged".to_owned()))
+        }
         JobOutcome::Done => format!("done, in {}", counted(job.attempts.len(), "attempt")),
         JobOutcome::Cancelled => match job.cancelled.as_ref().map(|one| one.by) {
             Some(by) => format!("cancelled by {by}"),

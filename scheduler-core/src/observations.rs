@@ -163,6 +163,12 @@ impl Observations {
                 self.writes.insert(*task, *rate);
             }
             Observation::TaskWrites { task: _, rate: _ } => {}
+            Observation::TaskAsked { task, seen } => {
+                let known = self.asks.get(task).map(|noted| noted.seen.ask.number);
+                if known != Some(seen.ask.number) && books.task(*task).is_some() {
+                    self.note_ask(books, now, *task, *seen);
+                }
+            }
         }
     }
 
@@ -268,20 +274,24 @@ impl Observations {
             gone.into_iter().for_each(|task| self.drop_ask(task));
         }
         for (task, seen) in asks.iter().filter(|(task, _)| here(*task)) {
-            let since = Timestamp(now.0.saturating_sub(seen.waited.0));
-            let known = self.asks.get(task).filter(|old| old.seen.ask.number == seen.ask.number);
-            let since = known.map_or(since, |old| old.since);
-            let told = known.and_then(|old| old.told);
-            let is_new = known.is_none();
-            self.asks.insert(*task, Noted { seen: *seen, since, told });
-            let job = books.jobs.get(&task.attempt.job);
-            if let Some(storage) = job.and_then(|job| job.storage()).cloned() {
-                let flow = Flow::of(seen.ask.class);
-                if is_new {
-                    self.forget_asking(*task);
-                }
-                self.asking.entry(flow).or_default().entry(storage).or_default().insert(*task);
+            self.note_ask(books, now, *task, *seen);
+        }
+    }
+
+    fn note_ask(&mut self, books: &Books, now: Timestamp, task: TaskId, seen: AskSeen) {
+        let since = Timestamp(now.0.saturating_sub(seen.waited.0));
+        let known = self.asks.get(&task).filter(|old| old.seen.ask.number == seen.ask.number);
+        let since = known.map_or(since, |old| old.since);
+        let told = known.and_then(|old| old.told);
+        let is_new = known.is_none();
+        self.asks.insert(task, Noted { seen, since, told });
+        let job = books.jobs.get(&task.attempt.job);
+        if let Some(storage) = job.and_then(|job| job.storage()).cloned() {
+            let flow = Flow::of(seen.ask.class);
+            if is_new {
+                self.forget_asking(task);
             }
+            self.asking.entry(flow).or_default().entry(storage).or_default().insert(task);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What rehearsals have shown: a result for each recipe, kept after the job that showed it.
+//! What rehearsals have shown: results of each recipe, kept after the jobs that showed them.
 //!
 //! What is not here: how a rehearsal is led and judged (`decide::rehearsal`).
 
@@ -188,7 +188,7 @@ impl Rehearsal {
         self.fault.is_none()
     }
 
-    /// The same as it is kept with the job.
+    /// In a word.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         if self.passed() { Verdict::Passed } else { Verdict::Failed }
@@ -221,61 +221,128 @@ impl fmt::Display for Rehearsal {
     }
 }
 
-/// The newest result of each recipe. A copy shares them.
+/// What results of one recipe say the same of: whether it was on several nodes, and its verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    several: bool,
+    verdict: Verdict,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [
+        Self { several: false, verdict: Verdict::Passed },
+        Self { several: false, verdict: Verdict::Failed },
+        Self { several: true, verdict: Verdict::Passed },
+        Self { several: true, verdict: Verdict::Failed },
+    ];
+
+    fn of(shown: &Rehearsal) -> Self {
+        Self { several: shown.nodes > 1, verdict: shown.verdict() }
+    }
+}
+
+/// Of each recipe the newest result of each kind: what passes on one node takes no place from what did
+/// on several. And what each job has shown that is kept. A copy shares them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Rehearsals(OrdMap<Recipe, Rehearsal>);
+pub struct Rehearsals {
+    of_recipes: OrdMap<(Recipe, Kind), Rehearsal>,
+    of_jobs: OrdMap<JobId, Rehearsal>,
+}
 
 impl Rehearsals {
     /// What was shown last of a recipe.
     #[must_use]
     pub fn of(&self, recipe: Recipe) -> Option<&Rehearsal> {
-        self.0.get(&recipe)
+        newest(self.all_of(recipe))
+    }
+
+    fn all_of(&self, recipe: Recipe) -> impl Iterator<Item = &Rehearsal> {
+        Kind::ALL.into_iter().filter_map(move |kind| self.of_recipes.get(&(recipe, kind)))
+    }
+
+    /// What was shown last of a job's recipe that says something of it. A failure on any number of nodes
+    /// does; that it passed on one node says nothing of a job on `several`, which synchronises and saves
+    /// in other ways.
+    #[must_use]
+    pub fn counting(&self, spec: &JobSpec, several: bool) -> Option<&Rehearsal> {
+        if self.of_recipes.is_empty() { None } else { self.counting_of(Recipe::of(spec), several) }
+    }
+
+    fn counting_of(&self, recipe: Recipe, several: bool) -> Option<&Rehearsal> {
+        let says = |shown: &&Rehearsal| !shown.passed() || shown.nodes > 1 || !several;
+        newest(self.all_of(recipe).filter(says))
     }
 
     /// What was shown last of a job's recipe. Looks at the whole job only if anything was.
     #[must_use]
     pub fn of_job(&self, spec: &JobSpec) -> Option<&Rehearsal> {
-        if self.0.is_empty() { None } else { self.of(Recipe::of(spec)) }
+        if self.of_recipes.is_empty() { None } else { self.of(Recipe::of(spec)) }
     }
 
     /// All that are kept.
     pub fn iter(&self) -> impl Iterator<Item = (Recipe, &Rehearsal)> {
-        self.0.iter().map(|(recipe, shown)| (*recipe, shown))
+        self.of_recipes.iter().map(|((recipe, _), shown)| (*recipe, shown))
     }
 
-    /// Keeps a result in place of the one before; the oldest of all leaves when there are too many.
+    /// What each job has shown that is kept.
+    pub fn of_jobs(&self) -> impl Iterator<Item = &Rehearsal> {
+        self.of_jobs.values()
+    }
+
+    /// Keeps what a job has shown, until that is forgotten.
+    pub fn keep_of_job(&mut self, shown: Rehearsal) {
+        self.of_jobs.insert(shown.job, shown);
+    }
+
+    pub(crate) fn forget(&mut self, job: JobId) {
+        self.of_jobs.remove(&job);
+    }
+
+    /// Keeps a result in place of the one before of its kind; the oldest of all leaves when there are too
+    /// many.
     pub fn keep(&mut self, recipe: Recipe, shown: Rehearsal) {
-        self.0.insert(recipe, shown);
-        if self.0.len() > MAX_REHEARSALS {
-            let oldest = self.iter().min_by_key(|(recipe, shown)| (shown.at, *recipe));
-            if let Some(recipe) = oldest.map(|(recipe, _)| recipe) {
-                self.0.remove(&recipe);
+        self.of_recipes.insert((recipe, Kind::of(&shown)), shown);
+        if self.of_recipes.len() > MAX_REHEARSALS {
+            let oldest = self.of_recipes.iter().min_by_key(|(key, shown)| (shown.at, **key));
+            if let Some(key) = oldest.map(|(key, _)| *key) {
+                self.of_recipes.remove(&key);
             }
         }
     }
 
-    /// What is wrong with them, if something is.
-    pub(crate) fn violation(&self) -> Option<&'static str> {
+    /// What is wrong with them, if something is; `judged` are jobs that were, and are kept.
+    pub(crate) fn violation(&self, judged: impl Fn(JobId) -> bool) -> Option<&'static str> {
         let holds = |shown: &Rehearsal| {
             let saved = shown.save.map(|save| save.step);
             !shown.passed() || shown.resumed.is_some() && shown.resumed >= saved && saved.is_some()
         };
-        if self.0.len() > MAX_REHEARSALS {
+        if self.of_recipes.len() > MAX_REHEARSALS {
             Some("more rehearsals are kept than may be")
-        } else if !self.0.values().all(holds) {
+        } else if !self.of_recipes.values().all(holds) {
             Some("a rehearsal passed that did not save and go on")
+        } else if !self.of_jobs.keys().all(|job| judged(*job)) {
+            Some("of a job that was not judged it is kept what it has shown")
         } else {
             None
         }
     }
 }
 
+fn newest<'all>(all: impl Iterator<Item = &'all Rehearsal>) -> Option<&'all Rehearsal> {
+    all.max_by_key(|shown| (shown.at, shown.job))
+}
+
 impl Job {
-    /// What it has shown as a rehearsal, as long as no later one of its recipe has taken the place.
+    /// What it has shown as a rehearsal, as long as the job is kept.
     #[must_use]
-    pub fn shown<'books>(&self, books: &'books Books) -> Option<&'books Rehearsal> {
+    pub fn shown<'all>(&'all self, books: &'all Books) -> Option<&'all Rehearsal> {
         self.judged?;
-        books.rehearsals.of_job(&self.spec).filter(|shown| shown.job == self.id)
+        // A release before kept it with the recipe only.
+        let with_recipe = || {
+            let mut all = books.rehearsals.all_of(Recipe::of(&self.spec));
+            all.find(|shown| shown.job == self.id)
+        };
+        books.rehearsals.of_jobs.get(&self.id).or_else(with_recipe)
     }
 }
 
@@ -324,9 +391,30 @@ mod tests {
         assert_eq!(all.of(Recipe(903)), None, "the oldest have left");
         assert_eq!(all.of(Recipe(904)), Some(&shown(904)));
         assert_eq!(all.of(Recipe(4999)), Some(&shown(5000)));
-        assert_eq!(all.violation(), None);
+        assert_eq!(all.violation(|_| true), None);
         all.keep(Recipe(1), Rehearsal { resumed: Some(19), ..shown(6000) });
-        assert_eq!(all.violation(), Some("a rehearsal passed that did not save and go on"));
+        assert_eq!(all.violation(|_| true), Some("a rehearsal passed that did not save and go on"));
+    }
+
+    #[test]
+    fn what_passed_on_several_nodes_is_kept_beside_later_results_on_one() {
+        let mut all = Rehearsals::default();
+        let keep = |all: &mut Rehearsals, at, nodes, fault| {
+            all.keep(Recipe(1), Rehearsal { nodes, fault, ..shown(at) });
+        };
+        let at =
+            |all: &Rehearsals, several| all.counting_of(Recipe(1), several).map(|one| one.at.0);
+        keep(&mut all, 1, 1, None);
+        assert_eq!((at(&all, false), at(&all, true)), (Some(1), None));
+        keep(&mut all, 2, 2, None);
+        assert_eq!((at(&all, false), at(&all, true)), (Some(2), Some(2)));
+        keep(&mut all, 3, 1, None);
+        assert_eq!((at(&all, false), at(&all, true)), (Some(3), Some(2)));
+        keep(&mut all, 4, 1, Some(RehearsalFault::Ignored));
+        assert_eq!((at(&all, false), at(&all, true)), (Some(4), Some(4)), "that says it of all");
+        keep(&mut all, 5, 1, None);
+        assert_eq!((at(&all, false), at(&all, true)), (Some(5), Some(4)));
+        assert_eq!(all.of(Recipe(1)).map(|one| one.at.0), Some(5));
     }
 
     #[test]

@@ -340,7 +340,10 @@ fn displacement() -> Vec<(u64, Event)> {
         (4002, gate(GateRequest::Set(cap(1 << 30)))),
         (4002, asks(free, 1, true)),
         (4002, gate(GateRequest::Pause { reason: "disks".into() })),
+        // Nothing is decided on it yet, so it is in no record.
+        (4002, asks(free, 2, false)),
         (4002, gate(GateRequest::Resume)),
+        (4002, asks(free, 2, true)),
         (4003, saved(free, TaskSeen::Running, 1, Some(1))),
         (5000, submit_large(5)),
         (5001, Event::WritingSeen { task: free }),

@@ -7,6 +7,7 @@
     reason = "a test's helper may fail as the test itself does"
 )]
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ use serde_json::{Value, json};
 use tidegate_agent::permits::PermitRecord;
 use tidegate_agent::since_boot::SinceBoot;
 use tidegate_agent::task_dir::{TaskDir, load};
+use tidegate_coordinator::journal::redb_store::RedbJournal;
+use tidegate_coordinator::replay::{Until, replay};
 use tidegate_model::{CheckpointOffer, JobId, JobSpec, SaveTarget, Span};
 use tidegate_proto::v1;
 
@@ -168,6 +171,19 @@ async fn gate(client: &Client) -> v1::GateView {
     reply.gates.into_iter().next().unwrap()
 }
 
+/// Whoever decides the events of its journal again decides all as it was, also on asks that had to wait.
+fn decided_as_it_was(cluster: &Cluster) {
+    let (store, copy) = (cluster.dir().join("store/store.redb"), cluster.dir().join("copy.redb"));
+    fs::copy(store, &copy).unwrap();
+    let journal = RedbJournal::read_only(&copy).unwrap();
+    let mut lines = Vec::new();
+    let done = replay(&journal, Until::End, true, &mut |line| {
+        lines.push(format!("{} {}: {}", line.stamp.at.0, line.event, line.decisions));
+        Ok(())
+    });
+    assert_eq!(done.unwrap().difference, None, "{lines:#?}");
+}
+
 #[tokio::test]
 async fn a_job_that_asks_waits_for_the_others_and_writes_when_they_are_done() {
     let cluster = cluster(None).await;
@@ -187,6 +203,7 @@ async fn a_job_that_asks_waits_for_the_others_and_writes_when_they_are_done() {
         more => Err(format!("{more} write")),
     };
     until(MINUTE, "the gate to be empty", over).await.unwrap();
+    decided_as_it_was(&cluster);
 }
 
 #[tokio::test]
@@ -210,6 +227,7 @@ async fn under_a_lower_cap_who_came_last_writes_less_and_the_next_comes_once_it_
     first.done(1);
     assert_eq!(second.rate(), OF_A_NODE);
     second.done(1);
+    decided_as_it_was(&cluster);
 }
 
 #[tokio::test]
@@ -296,6 +314,7 @@ async fn the_permit_of_a_job_that_is_killed_goes_to_the_next() {
     let processes = cluster.task_processes(&format!("{}.1.0", first.id));
     signal(processes.first().unwrap().0, Signal::SIGKILL).unwrap();
     assert_eq!(second.rate(), OF_A_NODE);
+    decided_as_it_was(&cluster);
 }
 
 #[tokio::test]

@@ -155,7 +155,10 @@ fn ask(wish: &Wish) -> anyhow::Result<Held> {
     connection.say(&json!({"ask": wish}))?;
     let (name, told) = connection.hear(&["grant", "deny"])?;
     if name == "deny" {
-        bail!("denied: {}", told.get("why").and_then(Value::as_str).unwrap_or_default());
+        let why = told.get("why").and_then(Value::as_str).unwrap_or_default();
+        let again = told.get("retry_after_s").and_then(Value::as_u64);
+        let again = again.map(|seconds| format!("; asking again is of use in {seconds}s"));
+        bail!("denied: {why}{}", again.unwrap_or_default());
     }
     let number = |name| told.get(name).and_then(Value::as_u64);
     let permit = number("permit").context("a grant without a number")?;

@@ -251,8 +251,9 @@ impl Open {
                 position: Some(position),
                 expected_s: Some(expected_ms.div_ceil(1000)),
             },
-            Some(PermitRecord::Denied { ask, why }) => {
-                ToJob::Deny { ask, why, retry_after_s: None }
+            Some(PermitRecord::Denied { ask, why, retry_after_ms }) => {
+                let retry_after_s = retry_after_ms.map(|span| span.div_ceil(1000));
+                ToJob::Deny { ask, why, retry_after_s }
             }
             Some(PermitRecord::Granted {
                 ask, bytes_per_s, after_bytes_per_s, until_ms, ..

@@ -63,8 +63,10 @@ fn a_script_writes_with_a_permit_that_is_given_back_when_its_command_ends() {
 fn what_is_to_be_written_is_written_without_a_permit_too() {
     let mut bench =
         scripted("TIDEGATE_BYTES_PER_S=9 job write --bytes 1 -- env | grep -c BYTES_PER");
-    answer(&mut bench, |ask| PermitRecord::Denied { ask, why: "why".into() });
-    let why = "tidegate-agent job: writing without a permit: denied: why\n";
+    let retry_after_ms = Some(9000);
+    answer(&mut bench, |ask| PermitRecord::Denied { ask, why: "why".into(), retry_after_ms });
+    let why = "tidegate-agent job: writing without a permit: denied: why; asking again is of use in \
+               9s\n";
     check_output(&mut bench, 1, "0\n", why);
     let mut bench = scripted("unset TIDEGATE_SOCKET; job write --bytes 1 -- echo written");
     let why = "tidegate-agent job: writing without a permit: TIDEGATE_SOCKET is not set: this is \

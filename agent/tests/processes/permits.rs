@@ -126,8 +126,11 @@ fn an_ask_that_makes_no_sense_is_refused_with_what_is_accepted() {
     assert_eq!(ask(&mut client), 1);
     let why = "permit: 9 is over; 1 is asked for or held";
     client.check_refused(&json!({"progress": {"permit": 9, "bytes": 1}}), why);
-    answer(&mut bench, PermitRecord::Denied { ask: 1, why: "why".into() });
-    let deny = json!({"deny": {"ask": 1, "why": "why", "retry_after_s": null}});
+    answer(
+        &mut bench,
+        PermitRecord::Denied { ask: 1, why: "why".into(), retry_after_ms: Some(8_001) },
+    );
+    let deny = json!({"deny": {"ask": 1, "why": "why", "retry_after_s": 9}});
     assert_eq!(client.hear(), Some(deny));
     said(&mut bench, |ask| ask.done);
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use prost::Message;
 use scheduler_core::{
-    Accounts, Adapted, Books, Drain, Evidence, Gate, Node, Pause, PolicyEdit, Rate, Stamp,
+    Accounts, Adapted, Books, Drain, Evidence, Gate, Node, Pause, PolicyEdit, Rate, Recipe,
+    Rehearsal, Stamp,
 };
 use tidegate_model::{
     Bandwidth, DecisionSeq, Epoch, GpuUuid, NodeId, NodeName, Span, StorageName, TaskId, Timestamp,
@@ -33,6 +34,7 @@ pub fn encode(stamp: Stamp, books: &Books) -> Vec<u8> {
         last_node: books.last_node,
         gates: books.gates.iter().map(|(storage, gate)| gate_message(storage, gate)).collect(),
         rehearsals: books.rehearsals.iter().map(|(of, one)| rehearsal::message(of, one)).collect(),
+        rehearsed_jobs: rehearsed_jobs(books),
         removed: books.removed.iter().map(|(id, name)| removed_message(*id, name)).collect(),
         nodes: books.nodes.values().map(|node| node_message(node)).collect(),
         jobs: books.jobs.values().map(|job| jobs::message(job)).collect(),
@@ -46,6 +48,14 @@ pub fn encode(stamp: Stamp, books: &Books) -> Vec<u8> {
         }),
     };
     snapshot.encode_to_vec()
+}
+
+fn rehearsed_jobs(books: &Books) -> Vec<wire::Rehearsal> {
+    let message = |shown: &Rehearsal| {
+        let job = books.jobs.get(&shown.job)?;
+        Some(rehearsal::message(Recipe::of(&job.spec), shown))
+    };
+    books.rehearsals.of_jobs().filter_map(message).collect()
 }
 
 /// Reads a snapshot.
@@ -91,6 +101,10 @@ fn books(snapshot: wire::Snapshot) -> Result<Books, String> {
     for message in snapshot.rehearsals {
         let (recipe, shown) = rehearsal::rehearsal(message).map_err(told)?;
         books.rehearsals.keep(recipe, shown);
+    }
+    for message in snapshot.rehearsed_jobs {
+        let (_, shown) = rehearsal::rehearsal(message).map_err(told)?;
+        books.rehearsals.keep_of_job(shown);
     }
     for message in snapshot.removed {
         let id = parsed(&message.node, "RemovedNode.node").map_err(told)?;

@@ -69,8 +69,10 @@ fn every_answer_to_an_ask_reads_back_what_it_wrote() {
     let unlimited =
         Permit::Granted { ask: 1, rate: None, length: Span(1), after: None, rated: DecisionSeq(0) };
     let waits = Permit::Waits { ask: 2, position: 4, expected: Span::seconds(9) };
-    let denied = Permit::Denied { ask: 3, why: "no storage".into() };
-    for permit in [granted(), unlimited, waits, denied] {
+    let never = Permit::Denied { ask: 3, why: "no storage".into(), retry_after: None };
+    let retry_after = Some(Span::seconds(7));
+    let later = Permit::Denied { ask: 3, why: "another".into(), retry_after };
+    for permit in [granted(), unlimited, waits, never, later] {
         assert_eq!(Permit::try_from(v1::Permit::from(permit.clone())), Ok(permit));
     }
 }

@@ -5,6 +5,7 @@
 
 mod adapt;
 mod target;
+mod unasked;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,7 @@ use crate::gate::{Flow, Line, Slot, Step, Want, drift, has_room, order, schedule
 use crate::observations::{NodeState, Noted, Observations, Told};
 
 pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate};
+pub(crate) use self::unasked::{has_asked, kept_until};
 
 /// How long anybody waits before the pool is there for it.
 fn patience(books: &Books) -> Span {
@@ -33,7 +35,7 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     if nobody && books.index.saving.is_empty() && seen.asks().next().is_none() {
         return None;
     }
-    over(books, seen)
+    over(books, seen, now)
         .or_else(|| lapsed(books, seen, now))
         .or_else(|| taken_up(books, seen, now))
         .or_else(|| adapt::next(books, seen, now))
@@ -69,16 +71,20 @@ pub(crate) fn writing(books: &Books) -> impl Iterator<Item = (&Job, &Attempt, Wr
     })
 }
 
-/// Whose writing is over: by what its node says of the ask, or by the commit of who never asked.
-fn over(books: &Books, seen: &Observations) -> Option<Decision> {
-    writing(books).find_map(|(_, attempt, writing)| {
+/// Whose writing is over: by what its node says of the ask, or by the commit of who never asked; and who
+/// was to ask and did not.
+fn over(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
+    writing(books).find_map(|(job, attempt, writing)| {
         let is_over = match writing.permit {
             Some(PermitOf { task, ask, .. }) => match seen.ask_of(task) {
                 Some(noted) => noted.seen.ask.number > ask || noted.seen.done,
                 // Its agent has reported all it knows, and knows of no ask.
                 None => books.task(task).is_none_or(|of| seen.node(of.place.node).is_some()),
             },
-            None => attempt.committed.is_some_and(|at| at >= writing.since),
+            None => {
+                attempt.committed.is_some_and(|at| at >= writing.since)
+                    || unasked::gives_back(books, seen, now, (job, attempt, writing))
+            }
         };
         is_over.then_some(Decision::WriteEnded(attempt.id))
     })
@@ -295,16 +301,19 @@ pub(crate) fn permit(books: &Books, seen: &Observations, task: TaskId) -> Option
         }
         let why = "the job's file has no [checkpoint]; a permit is for a storage target that it \
                    names";
-        return Some(Permit::Denied { ask, why: why.to_owned() });
+        return Some(Permit::Denied { ask, why: why.to_owned(), retry_after: None });
     }
     if flow == Flow::Reads && attempt.save.is_some() {
         // Its read would keep it from its turn to save. The node gives up the permit it may have.
         let why = "it was asked to leave, and restores nothing any more".to_owned();
-        return Some(Permit::Denied { ask, why });
+        return Some(Permit::Denied { ask, why, retry_after: None });
     }
     if asks_for_all(seen, attempt, flow).is_some_and(|first| first != task) {
         let why = "another task of this gang has asked; one asks for all".to_owned();
-        return Some(Permit::Denied { ask, why });
+        // By then the other is done, if it makes use of its rate.
+        let held = attempt.writing.filter(|of| of.flow() == flow);
+        let retry_after = held.and_then(|of| Some(of.rate?.takes(of.bytes)));
+        return Some(Permit::Denied { ask, why, retry_after });
     }
     let own = |of: &Writing| of.permit.is_some_and(|one| (one.task, one.ask) == (task, ask));
     let Some(of) = attempt.writing.filter(own) else {
@@ -340,5 +349,7 @@ pub(crate) fn next_deadline(
         late.into_iter().chain(hours).chain(told).filter(|at| *at > now).min()
     });
     let looks = adapt::next_deadline(books, now);
-    lapses.chain(looks).chain(at_gates).filter(|at| *at > now).min()
+    let unasked = writing(books).filter_map(|(job, attempt, _)| kept_until(books, job, attempt));
+    let unasked = unasked.map(|(_, until)| until);
+    lapses.chain(looks).chain(unasked).chain(at_gates).filter(|at| *at > now).min()
 }

@@ -5,9 +5,10 @@
 //! is the one whose checkpoint the next is to go on from. So it does not matter who asked it to
 //! save, nor what was lost with a node meanwhile.
 
-use tidegate_model::{AttemptId, GpuCount, JobSpec, SaveDelivery, Span, Timestamp};
+use tidegate_model::{AttemptId, GpuCount, SaveDelivery, Span, Timestamp};
 
 use crate::books::{Attempt, Books, Job};
+use crate::decide::gang::{self, Ask};
 use crate::decision::{Decision, Outcome, Refusal, SaveReason, StopReason};
 use crate::observations::Observations;
 use crate::rehearsal::{Recipe, Rehearsal, RehearsalFault, RehearsedSave};
@@ -17,7 +18,7 @@ const LEAST_STEPS: u64 = 2;
 
 /// Attempts after which it is called unsettled: two are what it needs, and each node lost or late
 /// start costs one.
-const MAX_ATTEMPTS: usize = 6;
+pub(crate) const MAX_ATTEMPTS: usize = 6;
 
 /// The request to save that is due, if one is.
 pub(crate) fn next(books: &Books, now: Timestamp) -> Option<Decision> {
@@ -155,30 +156,58 @@ fn how_saved(job: &Job, first: &Attempt) -> Option<RehearsedSave> {
 }
 
 /// Whether a job may be submitted as far as rehearsals go.
-pub(super) fn required(books: &Books, spec: &JobSpec) -> Result<(), Refusal> {
+pub(super) fn required(books: &Books, ask: Ask<'_>) -> Result<(), Refusal> {
+    let spec = ask.spec;
     let most = books.policy.sharing.require_rehearsal.filter(|most| spec.gpus > *most);
     let Some(most) = most.filter(|_| spec.min_runtime > Span::ZERO && spec.rehearsal().is_none())
     else {
         return Ok(());
     };
-    let last = books.rehearsals.of_job(spec);
-    if last.is_some_and(Rehearsal::passed) {
+    if counting(books, ask).is_some_and(Rehearsal::passed) {
         return Ok(());
     }
-    Err(Refusal::NotRehearsed { why: not_rehearsed(spec, most, last) })
+    Err(Refusal::NotRehearsed { why: not_rehearsed(books, ask, most) })
 }
 
-fn not_rehearsed(spec: &JobSpec, most: GpuCount, last: Option<&Rehearsal>) -> String {
+/// The rehearsal that decides on a job: the newest of its recipe that says something of it.
+fn counting<'books>(books: &'books Books, ask: Ask<'_>) -> Option<&'books Rehearsal> {
+    books.rehearsals.counting(ask.spec, takes_several(books, ask))
+}
+
+impl Job {
+    /// What is known of its recipe: the newest result, and the newest that decides on a job such as
+    /// this.
+    #[must_use]
+    pub fn rehearsed<'books>(
+        &self,
+        books: &'books Books,
+    ) -> Option<(&'books Rehearsal, Option<&'books Rehearsal>)> {
+        let newest = books.rehearsals.of_job(&self.spec)?;
+        Some((newest, counting(books, Ask { user: self.user, spec: &self.spec })))
+    }
+}
+
+/// Whether it may run on several nodes.
+fn takes_several(books: &Books, ask: Ask<'_>) -> bool {
+    let kinds = gang::kinds(books, ask.spec).into_iter();
+    kinds.flat_map(|kind| gang::shapes(books, ask, kind)).any(|shape| shape.nodes > 1)
+}
+
+fn not_rehearsed(books: &Books, ask: Ask<'_>, most: GpuCount) -> String {
+    let (spec, several) = (ask.spec, takes_several(books, ask));
     let (gpus, min_runtime) = (spec.gpus, spec.min_runtime);
     let noun = if most == GpuCount(1) { "GPU" } else { "GPUs" };
+    let on = if several { ", on two nodes or more as it takes several" } else { "" };
     let rule = format!(
         "min_runtime: {min_runtime} asked for {gpus} GPUs; above {most} {noun} a protected job must \
          have passed a rehearsal with the same command, directory, environment, tasks, grace and \
-         checkpoint"
+         checkpoint{on}"
     );
-    let help = "`tidegate rehearse FILE` makes one (with --gpus N on fewer GPUs)";
+    let fewer = if several { "--gpus 2 --gpus-per-node 1" } else { "--gpus N" };
+    let help = format!("`tidegate rehearse FILE` makes one (with {fewer} on fewer GPUs)");
     let free = "a min_runtime of 0 needs none";
-    match last {
+    let newest = books.rehearsals.of_job(spec);
+    match counting(books, ask).or(newest) {
         _ if spec.checkpoint.is_none() => {
             let table = "give it a table checkpoint that says how it saves";
             format!("{rule}, and it cannot be asked to save; {table}, then {help}; {free}")

@@ -70,7 +70,7 @@ pub(crate) fn acceptable(books: &Books, user: UserId, spec: &JobSpec) -> Result<
         let why = format!("min_runtime: {asked} asked for {gpus} GPUs; 0 to {most} is accepted");
         return Err(Refusal::Unsatisfiable { why });
     }
-    rehearsal::required(books, spec)
+    rehearsal::required(books, Ask { user, spec })
 }
 
 /// What people ask about waiting jobs.

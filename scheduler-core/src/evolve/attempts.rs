@@ -3,7 +3,7 @@
 use tidegate_model::{AttemptId, Commit, GpuUuid, NodeId, Span, TaskExit, TaskId, Timestamp};
 
 use super::{Applied, Stamp, attempt_of, ensure, task_of};
-use crate::books::{Attempt, Books, Held, JobState, Place, SaveOrder, StopOrder, Task};
+use crate::books::{Attempt, Books, Held, JobState, Place, SaveOrder, StopOrder, Task, Writing};
 use crate::commits::Committed;
 use crate::decision::{Decision, Excused, Outcome, SaveStep, Standing, Terms};
 
@@ -99,6 +99,7 @@ impl Books {
                     acknowledged: none,
                     first_byte: none,
                     committed: none,
+                    given_back: None,
                 });
                 Ok(())
             }),
@@ -109,7 +110,13 @@ impl Books {
                     SaveStep::Acknowledged => &mut save.acknowledged,
                     SaveStep::FirstByte => &mut save.first_byte,
                 };
-                ensure(noted.replace(stamp.at).is_none(), "a save comes so far once")
+                ensure(noted.replace(stamp.at).is_none(), "a save comes so far once")?;
+                if *step == SaveStep::FirstByte
+                    && let Some(before) = save.given_back.take()
+                {
+                    entry.writing = Some(Writing { since: stamp.at, ..before });
+                }
+                Ok(())
             }),
             Decision::SaveWithdrawn(attempt) => self.change_attempt(*attempt, |entry| {
                 let unsaid = entry.save.is_some_and(|save| save.said().is_none());

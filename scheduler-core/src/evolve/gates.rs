@@ -66,6 +66,9 @@ impl Books {
                     ensure(entry.is_live(), "what has ended writes nothing")?;
                     let asked = entry.writing.is_none_or(|writing| writing.permit.is_none());
                     ensure(asked, "one permit at a time")?;
+                    if let Some(save) = &mut entry.save {
+                        save.given_back = None;
+                    }
                     entry.writing = Some(Writing { pooled: *pooled, ..writing });
                     Ok(())
                 })
@@ -88,6 +91,10 @@ impl Books {
                 self.change_job(attempt.job, |job| {
                     let entry = attempt_of(job, *attempt)?;
                     let writing = entry.writing.take().ok_or("it does not write")?;
+                    let committed = entry.committed.is_some_and(|at| at >= writing.since);
+                    if let Some(save) = entry.save.as_mut().filter(|_| writing.permit.is_none()) {
+                        save.given_back = Some(writing).filter(|_| !committed);
+                    }
                     let paced = writing.pace(stamp.at).zip(job.commits.as_mut());
                     if let Some(((does, granted), commits)) = paced {
                         commits.wrote(does, granted);

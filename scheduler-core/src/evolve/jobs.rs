@@ -62,6 +62,7 @@ impl Books {
                     Ok(())
                 })?;
                 self.rehearsals.keep(*recipe, (**shown).clone());
+                self.rehearsals.keep_of_job((**shown).clone());
                 Ok(())
             }
             Decision::JobParked { job, why } => self.change_job(*job, |entry| {
@@ -163,6 +164,7 @@ impl Books {
         ensure(!entry.is_alive(), "only an ended job is forgotten")?;
         ensure(!entry.has_live_attempt(), "a job that holds something is not forgotten")?;
         self.index.leave(&entry, &self.policy.sharing);
+        self.rehearsals.forget(job);
         Ok(())
     }
 

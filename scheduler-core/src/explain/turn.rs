@@ -1,7 +1,7 @@
 //! Whose turn it is at a gate, and why not the asker's: for an attempt that is to leave and is not told to
 //! save yet, and for one that has asked to write or to restore.
 
-use tidegate_model::{AttemptId, Bandwidth, Bytes, Timestamp};
+use tidegate_model::{AttemptId, Bandwidth, Bytes, Timestamp, WriteClass};
 
 use super::waiting::{away, listed};
 use crate::books::{Attempt, Books};
@@ -68,9 +68,20 @@ pub(super) fn turn(
     numbers.extend(rate.map(|rate| ("bytes_per_s", rate.0)));
     let (why, more) = reason(books, &status, attempt, writing.len());
     numbers.extend(more);
-    let still =
-        own.class.map(|class| format!("it has asked for a permit ({class}) and waits for it"));
+    let still = own.class.map(|class| {
+        format!("it has asked for a permit to {}, and stands still until it has it", what(class))
+    });
     Some(Turn { lines: still.into_iter().chain([line, why]).collect(), numbers })
+}
+
+/// What a permit of a class is for.
+fn what(class: WriteClass) -> &'static str {
+    match class {
+        WriteClass::Preemption => "save before it leaves",
+        WriteClass::Final => "save for the last time",
+        WriteClass::Periodic => "save, by itself, and train on",
+        WriteClass::Restore => "restore",
+    }
 }
 
 /// What keeps it from writing now.

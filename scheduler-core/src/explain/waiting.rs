@@ -362,7 +362,7 @@ fn at_latest(at: Timestamp, now: Timestamp) -> String {
     if whole == Span::ZERO { "now".to_owned() } else { format!("in {whole}") }
 }
 
-fn up_to_seconds(span: Span) -> Span {
+pub(super) fn up_to_seconds(span: Span) -> Span {
     Span(span.0.div_ceil(1000).saturating_mul(1000))
 }
 

@@ -73,3 +73,32 @@ fn what_a_silent_node_says_too_late_of_a_rehearsal_is_not_what_the_next_attempt_
     lab.commit(task(2), 1);
     assert_eq!(lab.job(job).judged, None, "it began again");
 }
+
+#[test]
+fn a_rehearsal_tells_what_it_has_shown_also_after_a_later_one_of_its_recipe() {
+    let mut lab = Lab::with_nodes(&[8]);
+    let mut rehearse = |seconds| {
+        let mut job = spec();
+        job.checkpoint.as_mut().unwrap().rehearsal = AskAfter::of(Span::minutes(1));
+        let job = lab.submit_spec(job);
+        lab.run(job);
+        let told = lab.core.explain(lab.now(), job).unwrap().lines;
+        let asked = "it is a rehearsal: it is asked to save when it has committed by itself, in 1m at \
+                     the latest";
+        assert!(told.iter().any(|line| line == asked), "{told:?}");
+        lab.pass_with(Span::seconds(seconds), &[1]);
+        lab.report_ended(job, 0, TaskExit::Exited(0));
+        let told = lab.core.explain(lab.now(), job).unwrap().lines;
+        let over = format!(
+            "over: the rehearsal {job} on 8 GPUs of 1 node failed: it ended by itself before it had \
+             saved as asked"
+        );
+        assert_eq!(told, std::slice::from_ref(&over));
+        (job, over)
+    };
+    let (first, over) = rehearse(1);
+    let (second, _) = rehearse(2);
+    let books = lab.core.books();
+    assert_eq!(books.rehearsals.of_job(&spec()).map(|shown| shown.job), Some(second));
+    assert_eq!(lab.core.explain(lab.now(), first).unwrap().lines, [over]);
+}

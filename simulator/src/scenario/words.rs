@@ -114,6 +114,15 @@ impl Words {
                 let does = does(writing.map_or(Flow::Writes, |writing| writing.flow()));
                 format!("{name} may {does} at {rate}{pooled}")
             }
+            Decision::WriteEnded(_) => {
+                let attempt = books.attempt(id);
+                let of = attempt.and_then(|one| one.writing).filter(|of| of.permit.is_none());
+                let committed = attempt.and_then(|one| one.committed);
+                if of.is_none_or(|of| committed.is_some_and(|at| at >= of.since)) {
+                    return;
+                }
+                format!("{name} did not ask to write, and its turn is over")
+            }
             Decision::SaveWithdrawn(_) => format!("{name} need not save"),
             Decision::StopOrdered { why, .. } => format!("{name} is stopped: {why}"),
             Decision::AttemptEnded { outcome: Outcome::Done, .. } => return,

@@ -210,7 +210,7 @@ impl Watch {
 
     /// Whether its recipe has passed a rehearsal.
     pub(super) fn is_rehearsed(&self, spec: &JobSpec) -> bool {
-        self.lock().books.rehearsals.of_job(spec).is_some_and(Rehearsal::passed)
+        is_rehearsed(&self.lock().books, spec)
     }
 
     /// The planted bugs that are wrong decisions: the batch with one of them, where it can be.
@@ -405,8 +405,7 @@ impl Seen {
         let needs = most.is_some_and(|most| spec.gpus > most)
             && spec.min_runtime > Span::ZERO
             && spec.rehearsal().is_none();
-        let passed = || self.books.rehearsals.of_job(spec).is_some_and(Rehearsal::passed);
-        if needs && !passed() {
+        if needs && !is_rehearsed(&self.books, spec) {
             return Err(format!("{:?} is accepted without a rehearsal", spec.command));
         }
         Ok(())
@@ -470,4 +469,15 @@ impl Seen {
 /// Which of the simulation's recipes a job is of.
 fn recipe_of(spec: &JobSpec) -> Option<u64> {
     spec.command.last()?.parse().ok()
+}
+
+/// The newest rehearsal of its recipe that says something of it has passed: on one node, that says nothing
+/// of a job that is too large for any.
+fn is_rehearsed(books: &Books, spec: &JobSpec) -> bool {
+    let largest = books.nodes.values().map(|node| node.size()).max().unwrap_or_default();
+    let several = spec.gpus > spec.gpus_per_node.unwrap_or(largest);
+    let recipe = Recipe::of(spec);
+    let all = books.rehearsals.iter().filter(|(of, _)| *of == recipe).map(|(_, shown)| shown);
+    let says = all.filter(|shown| !several || shown.nodes > 1 || !shown.passed());
+    says.max_by_key(|shown| (shown.at, shown.job)).is_some_and(Rehearsal::passed)
 }

@@ -125,10 +125,9 @@ fn told(books: &Books, id: JobId, explained: Explanation) -> v1::ExplainReply {
         lines: explained.lines,
         ..v1::ExplainReply::default()
     };
-    let rehearsed =
-        books.jobs.get(&id).and_then(|job| messages::rehearsals::explained(books, &job.spec));
-    if let Some((line, numbers)) = rehearsed {
-        reply.lines.push(line);
+    let rehearsed = books.jobs.get(&id).and_then(|job| messages::rehearsals::explained(books, job));
+    if let Some((lines, numbers)) = rehearsed {
+        reply.lines.extend(lines);
         reply.numbers.extend(numbers);
     }
     reply

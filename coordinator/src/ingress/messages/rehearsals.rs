@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use scheduler_core::{Books, Rehearsal, RehearsedSave};
-use tidegate_model::{JobSpec, rfc3339_ms};
+use scheduler_core::{Books, Job, Rehearsal, RehearsedSave};
+use tidegate_model::rfc3339_ms;
 use tidegate_proto::v1;
 
 pub(in crate::ingress) fn view(shown: &Rehearsal) -> v1::RehearsalView {
@@ -27,15 +27,24 @@ pub(in crate::ingress) fn view(shown: &Rehearsal) -> v1::RehearsalView {
     }
 }
 
-/// What is known of a job's recipe, as `explain` tells it: a sentence, and its numbers.
+/// What is known of a job's recipe, as `explain` tells it: sentences, and the numbers of the result that
+/// decides on such a job.
 pub(in crate::ingress) fn explained(
     books: &Books,
-    spec: &JobSpec,
-) -> Option<(String, HashMap<String, u64>)> {
-    let shown = books.rehearsals.of_job(spec)?;
+    job: &Job,
+) -> Option<(Vec<String>, HashMap<String, u64>)> {
+    let (newest, counting) = job.rehearsed(books)?;
+    let told = |shown: &Rehearsal| format!("rehearsed at {}: {shown}", rfc3339_ms(shown.at));
+    let mut lines = vec![told(newest)];
+    if counting != Some(newest) {
+        lines.push("that was on one node, and says nothing of a job on several".to_owned());
+        lines.extend(counting.map(told));
+    }
+    let shown = counting.unwrap_or(newest);
     let mut numbers = HashMap::from([
         ("rehearsed_ms".to_owned(), shown.at.0),
         ("rehearsed_gpus".to_owned(), shown.gpus.0.into()),
+        ("rehearsed_nodes".to_owned(), shown.nodes.into()),
         ("rehearsal_passed".to_owned(), shown.passed().into()),
     ]);
     if let Some(save) = shown.save {
@@ -44,5 +53,5 @@ pub(in crate::ingress) fn explained(
     if let Some(step) = shown.resumed {
         numbers.insert("rehearsed_resumed_step".to_owned(), step);
     }
-    Some((format!("rehearsed at {}: {shown}", rfc3339_ms(shown.at)), numbers))
+    Some((lines, numbers))
 }

@@ -159,6 +159,7 @@ fn attempt_message(attempt: &Attempt) -> wire::Attempt {
         acknowledged_ms: save.acknowledged.map(|at| at.0),
         first_byte_ms: save.first_byte.map(|at| at.0),
         committed_ms: save.committed.map(|at| at.0),
+        given_back: save.given_back.map(writing_message),
     });
     let held = attempt.held.iter().map(|held| wire::Held {
         standing: translate::standing_message(held.standing).into(),
@@ -262,6 +263,7 @@ fn save(message: wire::attempt::SaveOrder) -> Result<SaveOrder, WireError> {
         acknowledged: message.acknowledged_ms.map(Timestamp),
         first_byte: message.first_byte_ms.map(Timestamp),
         committed: message.committed_ms.map(Timestamp),
+        given_back: message.given_back.map(writing).transpose()?,
     })
 }
 

@@ -111,6 +111,7 @@ impl JobForm {
                 self.work.asks_after = value;
                 self.offer(key)?.asks_within = AsksWithin::of(value);
             }
+            "asks-after" => self.work.asks_after = value,
             "rehearse" => {
                 let after = AskAfter::of(value).ok_or("rehearse is followed by 1s to 1h")?;
                 self.offer(key)?.rehearsal = Some(after);
