@@ -1,7 +1,7 @@
 //! Checkpoints: one file per save, `step-00000125.ckpt`, complete or not there.
 //!
 //! A file is a line of JSON, the weights as little-endian `f64`, ballast if there is any, and the
-//! FNV-1a of all that, eight bytes. It is written under another name, synced, renamed, and the
+//! FNV-1a of all that by words of eight bytes, eight bytes. It is written under another name, synced, renamed, and the
 //! directory is synced.
 
 use std::fs::{self, File};
@@ -17,7 +17,8 @@ use crate::model::{Fnv, Model, WEIGHTS};
 use crate::wire;
 
 const FORMAT: &str = "tidegate-trainer-checkpoint";
-const VERSION: u32 = 1;
+/// Version 1 had the FNV-1a by bytes.
+const VERSION: u32 = 2;
 /// Checkpoints kept: the newest may be torn by a failing disk, and the one before it unread.
 const KEEP: usize = 3;
 const SUFFIX: &str = ".ckpt";
@@ -52,9 +53,6 @@ struct Header {
     run: RunIdentity,
 }
 
-/// At how many bytes a second may be written now; none = not limited.
-pub(crate) type Pace<'a> = &'a mut dyn FnMut() -> Option<u64>;
-
 /// A paced write is done in pieces that take so long at its rate.
 const PIECE: Duration = Duration::from_millis(10);
 /// In a second.
@@ -69,6 +67,33 @@ pub(crate) struct Found {
     pub(crate) newest: Option<Checkpoint>,
     /// Newer files that cannot be used, and why.
     pub(crate) rejected: Vec<String>,
+}
+
+/// A checkpoint as it is to be written. It is made before a permit is asked for: whoever has one and
+/// does not write keeps others waiting.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    name: String,
+    bytes: Vec<u8>,
+}
+
+/// What is done while a checkpoint is written.
+pub(crate) trait Meanwhile {
+    /// At how many bytes a second may be written now; none = not limited.
+    fn rate(&mut self) -> Option<u64>;
+    /// All bytes are on the storage; names are left.
+    fn written(&mut self);
+}
+
+/// As fast as it goes, and nobody waits for the end.
+pub(crate) struct Unhindered;
+
+impl Meanwhile for Unhindered {
+    fn rate(&mut self) -> Option<u64> {
+        None
+    }
+
+    fn written(&mut self) {}
 }
 
 /// A directory of checkpoints, used by rank 0 alone.
@@ -95,14 +120,14 @@ impl Store {
         &self.directory
     }
 
-    /// Saves durably, no faster than `pace` says, then drops the oldest beyond those kept. Returns the
+    /// Saves durably, no faster than it may, then drops the oldest beyond those kept. Returns the
     /// file's name.
     ///
     /// # Errors
     /// When the file system fails; the checkpoints before are untouched then.
-    pub(crate) fn save(&self, checkpoint: &Checkpoint, pace: Pace<'_>) -> Result<String> {
-        let name = format!("step-{:08}{SUFFIX}", checkpoint.step);
-        write_durably(&self.directory, &name, &checkpoint.encode()?, pace)?;
+    pub(crate) fn save(&self, encoded: Encoded, meanwhile: &mut dyn Meanwhile) -> Result<String> {
+        let Encoded { name, bytes } = encoded;
+        write_durably(&self.directory, &name, &bytes, meanwhile)?;
         for (_, old) in self.steps()?.iter().rev().skip(KEEP) {
             fs::remove_file(self.directory.join(old)).with_context(|| old.clone())?;
         }
@@ -179,7 +204,12 @@ impl RunIdentity {
 }
 
 impl Checkpoint {
-    fn encode(&self) -> Result<Vec<u8>> {
+    pub(crate) fn encode(&self) -> Result<Encoded> {
+        let name = format!("step-{:08}{SUFFIX}", self.step);
+        Ok(Encoded { name, bytes: self.bytes()? })
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>> {
         let header = Header {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -192,13 +222,14 @@ impl Checkpoint {
         bytes.push(b'\n');
         wire::push_floats(&mut bytes, self.model.weights());
         let end = bytes.len().saturating_add(usize::try_from(self.ballast)?);
+        bytes.reserve(end.saturating_sub(bytes.len()).saturating_add(size_of::<u64>()));
         let mut word = self.step;
         while bytes.len() < end {
             // Other bytes in each word and each step, so that no storage below stores them smaller.
             word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            let left = end.saturating_sub(bytes.len());
-            bytes.extend(word.to_le_bytes().iter().take(left));
+            bytes.extend_from_slice(&word.to_le_bytes());
         }
+        bytes.truncate(end);
         let checksum = checksum(&bytes);
         bytes.extend(checksum.to_le_bytes());
         Ok(bytes)
@@ -234,13 +265,14 @@ pub(crate) fn write_durably(
     directory: &Path,
     name: &str,
     bytes: &[u8],
-    pace: Pace<'_>,
+    meanwhile: &mut dyn Meanwhile,
 ) -> Result<()> {
     let temporary = directory.join(format!("{name}{TEMPORARY}"));
     let mut write = || {
         let mut file = File::create(&temporary)?;
-        write_paced(&mut file, bytes, pace)?;
+        write_paced(&mut file, bytes, meanwhile)?;
         file.sync_all()?;
+        meanwhile.written();
         fs::rename(&temporary, directory.join(name))?;
         // Without this the rename itself may be lost with the power.
         File::open(directory)?.sync_all()
@@ -249,10 +281,14 @@ pub(crate) fn write_durably(
 }
 
 /// In pieces of [`PIECE`], each waited for before it is written.
-fn write_paced(file: &mut File, mut bytes: &[u8], pace: Pace<'_>) -> std::io::Result<()> {
+fn write_paced(
+    file: &mut File,
+    mut bytes: &[u8],
+    meanwhile: &mut dyn Meanwhile,
+) -> std::io::Result<()> {
     let (mut paid, mut at) = (Instant::now(), 0_i64);
     while !bytes.is_empty() {
-        let rate = pace();
+        let rate = meanwhile.rate();
         let most = rate.map_or(UNLIMITED_PIECE, |rate| {
             usize::try_from(rate / PIECES).unwrap_or(usize::MAX).max(1)
         });
@@ -290,6 +326,6 @@ pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
 
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hash = Fnv::new();
-    hash.write(bytes);
+    hash.write_words(bytes);
     hash.finish()
 }

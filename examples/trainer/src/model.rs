@@ -239,6 +239,15 @@ impl Fnv {
         }
     }
 
+    /// By words of eight bytes, which is faster; what is left, by bytes.
+    pub(crate) fn write_words(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks();
+        for word in words {
+            self.0 = (self.0 ^ u64::from_le_bytes(*word)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        self.write(rest);
+    }
+
     pub(crate) fn finish(self) -> u64 {
         self.0
     }

@@ -45,7 +45,7 @@ impl RunResult {
         let result = Self { step, loss, digest: hex(digest), run, attempts: attempts(store)? };
         let mut bytes = serde_json::to_vec_pretty(&result)?;
         bytes.push(b'\n');
-        checkpoint::write_durably(store.directory(), RESULT, &bytes, &mut || None)
+        checkpoint::write_durably(store.directory(), RESULT, &bytes, &mut checkpoint::Unhindered)
     }
 
     /// # Errors

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::checkpoint::{Checkpoint, RunIdentity, Store};
+use crate::checkpoint::{Checkpoint, Encoded, Meanwhile, RunIdentity, Store};
 use crate::cli::RunArgs;
 use crate::group::Group;
 use crate::job_socket::JobSocket;
@@ -219,17 +219,13 @@ impl Trainer<'_> {
     fn save(&mut self, wish: Wish) -> Result<()> {
         // On all ranks, so that none waits for a silent one.
         std::thread::sleep(Duration::from_secs(self.args.save_seconds));
+        let encoded = self.encoded()?;
         self.ask(wish);
         self.group.agree(self.model.digest())?;
-        if let Some(store) = &self.store {
-            let (model, ballast) = (self.model.clone(), self.args.ballast);
-            let checkpoint = Checkpoint { run: self.run, step: self.step, model, ballast };
-            let socket = &mut self.socket;
-            let name =
-                store.save(&checkpoint, &mut || socket.as_mut().and_then(JobSocket::rate))?;
+        if let Some((store, encoded)) = self.store.as_ref().zip(encoded) {
+            let name = store.save(encoded, &mut Permitted(self.socket.as_mut()))?;
             self.say(&format!("saved {name}"));
             if let Some(socket) = &mut self.socket {
-                socket.done();
                 socket.commit(self.step, store.directory(), &name)?;
             }
             if self.is_last() {
@@ -239,6 +235,13 @@ impl Trainer<'_> {
         }
         self.group.broadcast(Vec::new())?;
         Ok(())
+    }
+
+    /// What rank 0 is to write.
+    fn encoded(&self) -> Result<Option<Encoded>> {
+        let (model, ballast) = (self.model.clone(), self.args.ballast);
+        let checkpoint = Checkpoint { run: self.run, step: self.step, model, ballast };
+        self.store.as_ref().map(|_| checkpoint.encode()).transpose()
     }
 
     /// Asks for a permit on rank 0, before any rank waits for another in the save itself.
@@ -277,6 +280,21 @@ impl Trainer<'_> {
     fn say(&self, line: &str) {
         if self.place.rank == 0 {
             output::say(line);
+        }
+    }
+}
+
+/// Writes at the rate of its permit, and gives that back when all bytes are written.
+struct Permitted<'a>(Option<&'a mut JobSocket>);
+
+impl Meanwhile for Permitted<'_> {
+    fn rate(&mut self) -> Option<u64> {
+        self.0.as_mut().and_then(|socket| socket.rate())
+    }
+
+    fn written(&mut self) {
+        if let Some(socket) = &mut self.0 {
+            socket.done();
         }
     }
 }

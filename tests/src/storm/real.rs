@@ -42,7 +42,7 @@ const STORAGE: &str = "shared";
 
 /// From when a trainer is told until it asks: a step of 20 ms, and what the word and the ask take on
 /// their ways on a busy machine.
-const ASKS_WITHIN: Span = Span(120);
+const ASKS_WITHIN: Span = Span(80);
 
 /// Of attempts that were asked to leave and have not yet.
 const LEAVES: [v1::AttemptState; 4] = [
