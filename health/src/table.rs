@@ -1,0 +1,148 @@
+//! The policy: what each signal means, read from one TOML file and checked as a whole.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::signal::{Severity, Signal, SwitchError, Xid};
+
+/// What the agent has where a site has no own.
+const SHIPPED: &str = include_str!("../policy.toml");
+
+/// From this version on the unit's number is in other bits of the interrupt word.
+const NEW_WORDS: u32 = 575;
+
+/// How bad. In order: of several, the last counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Recorded; nothing follows.
+    Harmless,
+    /// Of the job's program.
+    Application,
+    /// Recorded, and on-call is told.
+    Unknown,
+    /// The scope empties.
+    Degraded,
+    /// The scope is out at once.
+    Fatal,
+}
+
+/// What is out. In order: the larger counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// One GPU, or one switch's links.
+    Gpu,
+    /// All of the node.
+    Node,
+}
+
+/// What brings it back. In order: the stronger counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Nothing needs to.
+    None,
+    /// The program is started again.
+    RestartJob,
+    /// A person looks at it.
+    Look,
+    /// The GPU is reset.
+    Reset,
+    /// The node is started again.
+    Reboot,
+    /// It is without power for a while.
+    PowerCycle,
+    /// It is replaced.
+    Replace,
+}
+
+/// What follows from a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Meaning {
+    /// How bad.
+    pub class: Class,
+    /// What is out; of what drains nothing, none.
+    pub scope: Option<Scope>,
+    /// What brings it back.
+    pub action: Action,
+}
+
+/// A row of the table, as it is found for a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found<'table> {
+    /// What follows.
+    pub meaning: Meaning,
+    /// In words.
+    pub name: &'table str,
+    /// Where the row is from.
+    pub source: &'table str,
+    /// The other end of the link is to blame.
+    pub peer: bool,
+    /// Only together with a GPU or a link that failed; alone it is harmless.
+    pub needs_company: bool,
+    /// What it is when it comes again.
+    pub again: Option<&'table Again>,
+}
+
+/// A file that is no table.
+#[derive(Debug, thiserror::Error)]
+pub enum Wrong {
+    /// It is not written as one.
+    #[error("{0}")]
+    Text(#[from] toml::de::Error),
+    /// Rows contradict each other, or themselves.
+    #[error("{row}: {why}")]
+    Row {
+        /// Which.
+        row: String,
+        /// What is wrong, and what would be accepted.
+        why: String,
+    },
+}
+
+/// What a signal is from its second time on.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Again {
+    /// So often ...
+    pub times: u32,
+    /// ... within this span, such as `24h`.
+    pub within: String,
+    class: Class,
+    scope: Option<Scope>,
+    action: Action,
+}
+
+/// Keys that all rows have.
+#[derive(Debug, Clone, Deserialize)]
+struct Verdict {
+    class: Class,
+    scope: Option<Scope>,
+    action: Action,
+    source: String,
+}
+
+macro_rules! rows {
+    ($($(#[$about:meta])* $name:ident { $($key:ident: $type:ty),* $(,)? })*) => {
+        $($(#[$about])*
+        #[derive(Debug, Clone, Deserialize)]
+        struct $name {
+            $($key: $type,)*
+            #[serde(flatten)]
+            verdict: Verdict,
+        })*
+    };
+}
+
+rows! {
+    XidRow { codes: Vec<u32>, name: String, again: Option<Again> }
+    RegisterRow { bits: Vec<u32>, name: String }
+    LinkRow {
+        xid: u32, unit: String, sub: Sub, reasons: Option<Vec<u32>>, status: Option<Vec<u32>>,
+        peer: Option<bool>,
+    }
+    SwitchRow { codes: Vec<u32>, name: String, ranges: Option<Vec<Range>>, with: Option<Company> }
+    RecoveryRow { value: u32, name: String }
+}
