@@ -115,34 +115,91 @@ pub struct Again {
     action: Action,
 }
 
-/// Keys that all rows have.
-#[derive(Debug, Clone, Deserialize)]
-struct Verdict {
-    class: Class,
-    scope: Option<Scope>,
-    action: Action,
-    source: String,
-}
-
-macro_rules! rows {
-    ($($(#[$about:meta])* $name:ident { $($key:ident: $type:ty),* $(,)? })*) => {
-        $($(#[$about])*
+/// A row as it is written. Which keys it may have depends on its table; all have the last four.
+macro_rules! row {
+    ($(#[$about:meta])* $name:ident { $($key:ident: $type:ty),* $(,)? }) => {
+        $(#[$about])*
         #[derive(Debug, Clone, Deserialize)]
+        #[serde(deny_unknown_fields)]
         struct $name {
             $($key: $type,)*
-            #[serde(flatten)]
-            verdict: Verdict,
-        })*
+            class: Class,
+            scope: Option<Scope>,
+            action: Action,
+            source: String,
+        }
+
+        impl $name {
+            fn meaning(&self) -> Meaning {
+                Meaning { class: self.class, scope: self.scope, action: self.action }
+            }
+        }
     };
 }
 
-rows! {
+row! {
+    /// Of the driver's errors of a GPU.
     XidRow { codes: Vec<u32>, name: String, again: Option<Again> }
+}
+row! {
+    /// Of the first register of a 74.
     RegisterRow { bits: Vec<u32>, name: String }
-    LinkRow {
-        xid: u32, unit: String, sub: Sub, reasons: Option<Vec<u32>>, status: Option<Vec<u32>>,
+}
+row! {
+    /// Of a unit of a Blackwell GPU's links.
+    UnitRow {
+        xid: u32,
+        unit: String,
+        sub: Sub,
+        reasons: Option<Vec<u32>>,
+        status: Option<Vec<u32>>,
         peer: Option<bool>,
     }
-    SwitchRow { codes: Vec<u32>, name: String, ranges: Option<Vec<Range>>, with: Option<Company> }
+}
+row! {
+    /// Of the driver's errors of a switch.
+    SwitchRow { codes: Vec<u32>, ranges: Option<Vec<Range>>, name: String, with: Option<Company> }
+}
+row! {
+    /// Of what a GPU asks for.
     RecoveryRow { value: u32, name: String }
+}
+
+/// A unit's number in the interrupt word, by the driver's version.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sub {
+    before_575: u32,
+    since_575: u32,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Company {
+    GpuOrLink,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    xid: Vec<XidRow>,
+    xid74: Vec<RegisterRow>,
+    nvlink5: Vec<UnitRow>,
+    sxid: Vec<SwitchRow>,
+    recovery: Vec<RecoveryRow>,
+}
+
+/// The table, whole and without contradictions.
+#[derive(Debug, Clone)]
+pub struct Table {
+    file: File,
+    /// The row of each code.
+    xids: BTreeMap<u32, usize>,
 }
