@@ -132,3 +132,84 @@ fn hexadecimal(text: &str) -> Option<u32> {
 fn cut(text: &str) -> String {
     text.chars().take(MAX_TEXT).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Signal {
+        signal(line).unwrap().unwrap_or_else(|| panic!("{line} is not about a GPU"))
+    }
+
+    fn at(address: &str) -> PciAddress {
+        address.parse().unwrap()
+    }
+
+    #[test]
+    fn a_line_of_the_log_says_the_same_from_kmsg_and_dmesg() {
+        let words = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has \
+                     fallen off the bus.";
+        for prefix in ["", "4,1234,5678901,-;", "[  123.456789] ", "Dec  1 12:00:00 n1 kernel: "] {
+            let Signal::Xid(xid) = read(&format!("{prefix}{words}")) else { panic!("{prefix}") };
+            assert_eq!((xid.gpu, xid.code, xid.pid), (at("3b:00"), 79, None));
+        }
+    }
+
+    #[test]
+    fn an_error_of_a_program_names_its_process() {
+        let line = "NVRM: Xid (PCI:0000:5d:00): 31, pid=4711, name=python3, Ch 00000008, intr \
+                    00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2a_00000000";
+        let Signal::Xid(xid) = read(line) else { panic!("{line}") };
+        assert_eq!((xid.code, xid.pid, xid.severity), (31, Some(4711), None));
+    }
+
+    #[test]
+    fn a_link_s_error_has_its_severity_link_and_registers() {
+        let line = "NVRM: Xid (PCI:0000:ab:00): 149, pid=1, name=x, NETIR_LINK_EVT Fatal XC0 i0 \
+                    Link 5 (0x004505c6 0x00000000 0x00000000)";
+        let Signal::Xid(xid) = read(line) else { panic!("{line}") };
+        assert_eq!((xid.severity, xid.link), (Some(Severity::Fatal), Some(5)));
+        assert_eq!(xid.registers, [0x0045_05c6, 0, 0]);
+        let line = "NVRM: Xid (PCI:0000:b7:00): 74, pid=9, name=x, NVLink: fatal error detected on \
+                    link 6(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)";
+        let Signal::Xid(xid) = read(line) else { panic!("{line}") };
+        assert_eq!((xid.link, xid.registers.len()), (Some(6), 7));
+    }
+
+    #[test]
+    fn what_a_gpu_asks_for_is_read_from_the_number_whatever_its_label() {
+        for label in ["GPU Reset Required", "PF FLR"] {
+            let line = format!(
+                "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to \
+                 0x1 ({label})"
+            );
+            let Signal::Xid(xid) = read(&line) else { panic!("{line}") };
+            assert_eq!(xid.recovery, Some(1), "{label}");
+        }
+    }
+
+    #[test]
+    fn switches_the_bus_and_the_driver_are_heard_too() {
+        let line = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress \
+                    non-posted PRIV error (First)";
+        let Signal::Switch(error) = read(line) else { panic!("{line}") };
+        assert_eq!((error.switch, error.code, error.link), (at("c1:00"), 12028, Some(32)));
+        assert_eq!(error.severity, Some(Severity::NonFatal));
+        let lost = "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.";
+        assert_eq!(read(lost), Signal::OffTheBus(at("3b:00")));
+        let probe = "NVRM: The NVIDIA probe routine failed for 1 device(s).";
+        assert_eq!(read(probe), Signal::ProbeFailed);
+        let bus = "pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0";
+        assert_eq!(read(bus), Signal::Bus { device: at("3b:00"), severity: Severity::Fatal });
+    }
+
+    #[test]
+    fn what_is_not_about_gpus_is_nothing_and_what_cannot_be_read_is_told() {
+        for line in ["", "usb 1-1: new device", "NVRM: loading NVIDIA UNIX Open Kernel Module"] {
+            assert_eq!(signal(line), Ok(None), "{line}");
+        }
+        for line in ["NVRM: Xid (PCI:zz): 79", "NVRM: Xid (PCI:0000:3b:00): what, pid=1"] {
+            assert!(signal(line).is_err(), "{line}");
+        }
+    }
+}
