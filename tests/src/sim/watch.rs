@@ -381,7 +381,8 @@ impl Seen {
                     self.meet("WriteRated of a silent node");
                 }
             }
-            Decision::SaveAdmitted { attempt, rate, .. } => {
+            // Who writes by a permit goes on with it.
+            Decision::SaveAdmitted { attempt, rate, .. } if self.speaker(*attempt).is_none() => {
                 self.admitted.insert(*attempt, *rate);
             }
             Decision::WriteEnded(attempt) | Decision::AttemptEnded { attempt, .. } => {

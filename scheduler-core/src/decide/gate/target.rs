@@ -118,6 +118,12 @@ impl Target {
         (job, attempt): (&Job, &Attempt),
     ) -> Option<Want> {
         let Waits { since, ask, patience } = Waits::of(seen, attempt, self.flow)?;
+        let tells = ask.and_then(|(task, _)| books.task(task)).map(|task| task.place.node);
+        let all = attempt.tasks.iter().map(|task| task.place.node).filter(|_| tells.is_none());
+        if tells.into_iter().chain(all).any(|node| is_silent(books, seen, node, now)) {
+            // It would not hear of its turn.
+            return None;
+        }
         let late = now.since(since) >= books.policy.sharing.gate_patience
             || patience.is_some_and(|at| at <= now);
         let declared = ask.map(|(_, ask)| weighed(ask, self.files, self.limits.cap));
