@@ -5,8 +5,9 @@
 //! the cap (3-checkpoint, "Write gate").
 //!
 //! * [`order`] sorts who waits. Who holds GPUs and stands still goes by Smith's rule: the most GPUs
-//!   for each byte first; who was told that its turn is near keeps it. The victims of one gang are one block, placed by the gang's GPUs, and
-//!   inside it the densest are last: they train for longest.
+//!   for each byte first; who was told that its turn is near keeps it. The victims of one gang are
+//!   one block, placed by the gang's GPUs, and inside it the densest are last: they train for
+//!   longest.
 //! * [`step`] is the next change at an instant: a larger rate, or one more writer.
 //! * [`adapt`] lowers a cap that the target does not carry, and raises it again.
 //! * [`schedule`] repeats steps until all have written: positions and instants for people.

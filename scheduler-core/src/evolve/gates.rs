@@ -55,10 +55,9 @@ impl Books {
                     ensure(save.admitted.is_none(), "a request is admitted once")?;
                     save.admitted = Some(stamp.at);
                     // Who writes by a permit goes on with it.
-                    if entry.writing.is_none_or(|of| of.permit.is_none()) {
-                        ensure(entry.writing.is_none(), "who writes is not told to")?;
-                        entry.writing = Some(writing);
-                    }
+                    let untold = entry.writing.is_none_or(|of| of.permit.is_some());
+                    ensure(untold, "who writes is not told to")?;
+                    entry.writing.get_or_insert(writing);
                     Ok(())
                 })
             }

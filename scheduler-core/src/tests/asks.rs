@@ -2,11 +2,11 @@
 
 use tidegate_model::{
     Ask, AskSeen, AsksWithin, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, JobId,
-    JobSpec, NodeId, Order, Permit, SaveDelivery, SaveSeen, SaveTarget, Span, TaskExit, TaskId,
-    TaskLayout, UserId, WriteClass,
+    JobSpec, NodeId, Order, Permit, SaveDelivery, SaveSeen, Span, TaskExit, TaskId, TaskLayout,
+    UserId, WriteClass,
 };
 
-use super::lab::Lab;
+use super::lab::{Lab, offer};
 use crate::{Event, GateRequest, GateRule};
 
 const GB: u64 = 1_000_000_000;
@@ -22,16 +22,7 @@ fn lab_of(jobs: u32, rule: GateRule, asks_within: Option<AsksWithin>) -> (Lab, V
     let mut lab = Lab::with_nodes(&nodes);
     let (storage, by) = ("shared".parse().unwrap(), UserId(0));
     lab.apply(&Event::GateRequested { storage, by, request: GateRequest::Set(rule) });
-    let offer = CheckpointOffer {
-        asks_within,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::minutes(10),
-        bytes: Some(Bytes(GB)),
-        storage: "shared".parse().unwrap(),
-        saved_codes: vec![85],
-        rehearsal: None,
-    };
+    let offer = CheckpointOffer { asks_within, bytes: Some(Bytes(GB)), ..offer() };
     let jobs = (0..jobs).map(|_| {
         let spec = JobSpec { checkpoint: Some(offer.clone()), ..lab.spec(8) };
         let job = lab.submit_spec(spec);
@@ -48,7 +39,7 @@ fn task(job: JobId) -> TaskId {
 
 /// Its task asks to write so much in so many files.
 fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
-    let event = report(lab, job, vec![], vec![(task(job), asked(1, bytes, files))]);
+    let event = lab.said(job, vec![], vec![(task(job), asked(1, bytes, files))]);
     lab.apply(&event);
 }
 
@@ -58,29 +49,11 @@ fn asked(number: u64, bytes: u64, files: u32) -> AskSeen {
     AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false, rated: DecisionSeq(0) }
 }
 
-fn report(
-    lab: &Lab,
-    job: JobId,
-    saves: Vec<(TaskId, SaveSeen)>,
-    asks: Vec<(TaskId, AskSeen)>,
-) -> Event {
-    let node = lab.nodes_of(job).first().copied().unwrap();
-    Event::NodeReported {
-        node: format!("n{node}").parse().unwrap(),
-        complete: false,
-        facts: None,
-        tasks: vec![],
-        saves,
-        commits: vec![],
-        asks,
-    }
-}
-
 /// The node's agent has told the ranks.
 fn signalled(lab: &mut Lab, job: JobId) {
     let request = lab.job(job).attempts[0].save.unwrap().decision;
     let save = SaveSeen { request, delivery: SaveDelivery::Signalled { ranks: 1 } };
-    let event = report(lab, job, vec![(task(job), save)], vec![]);
+    let event = lab.said(job, vec![(task(job), save)], vec![]);
     lab.apply(&event);
 }
 
@@ -139,12 +112,12 @@ fn of_those_who_ask_at_one_instant_all_are_noted_before_the_gate_is_looked_at() 
     let asks = [50, 10, 60].map(|size| asked(1, size * GB, 0));
     let now = lab.now();
     for (job, seen) in jobs.iter().zip(asks).take(2) {
-        let event = report(&lab, *job, vec![], vec![(task(*job), seen)]);
+        let event = lab.said(*job, vec![], vec![(task(*job), seen)]);
         assert!(lab.core.only_asks(now, &event));
         lab.core.note_asks(now, &event);
     }
     assert_eq!(jobs.iter().filter(|job| permit(&lab, **job).is_some()).count(), 0);
-    let last = report(&lab, jobs[2], vec![], vec![(task(jobs[2]), asks[2])]);
+    let last = lab.said(jobs[2], vec![], vec![(task(jobs[2]), asks[2])]);
     lab.apply(&last);
     let granted = |job| matches!(permit(&lab, job), Some(Permit::Granted { .. }));
     assert_eq!([granted(jobs[0]), granted(jobs[1]), granted(jobs[2])], [false, true, false]);
@@ -165,7 +138,7 @@ fn a_second_rank_that_asks_is_told_when_the_first_is_done_as_soon_as_that_is_kno
     lab.run(job);
     let rank = |index| TaskId { index, ..task(job) };
     for index in [0, 1] {
-        let event = report(&lab, job, vec![], vec![(rank(index), asked(1, 60 * GB, 0))]);
+        let event = lab.said(job, vec![], vec![(rank(index), asked(1, 60 * GB, 0))]);
         lab.apply(&event);
     }
     let node = lab.nodes_of(job)[0];
