@@ -167,7 +167,7 @@ pub(crate) fn has_room(limits: Limits, writers: &[Writer]) -> bool {
     one_more(limits, writers) && (room.free > Bandwidth(0) || room.pool > Bandwidth(0))
 }
 
-/// The next change at `now`, if there is one. Nobody in line writes.
+/// The next change at `now`, if there is one. Nobody in line writes but out of the pool.
 pub(crate) fn step(
     now: Timestamp,
     limits: Limits,

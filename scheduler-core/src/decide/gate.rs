@@ -6,6 +6,7 @@
 mod adapt;
 mod target;
 mod unasked;
+mod unused;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use tidegate_model::{
     TaskId, Timestamp,
 };
 
-use self::target::{Target, said_rate};
+use self::target::Target;
 use crate::books::{Attempt, Books, Job, PermitOf, Writing};
 use crate::decide::spots::save_grace;
 use crate::decide::victims::expected_save;
@@ -22,8 +23,11 @@ use crate::decision::Decision;
 use crate::gate::{Flow, Line, Slot, Step, Want, drift, has_room, order, schedule, step};
 use crate::observations::{NodeState, Noted, Observations, Told};
 
-pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate};
+pub(crate) use self::target::{
+    at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate, said_rate,
+};
 pub(crate) use self::unasked::{has_asked, kept_until};
+pub(crate) use self::unused::is as is_unused;
 
 /// How long anybody waits before the pool is there for it.
 fn patience(books: &Books) -> Span {
@@ -38,6 +42,7 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     }
     over(books, seen, now)
         .or_else(|| lapsed(books, seen, now))
+        .or_else(|| unused::next(books, seen, now))
         .or_else(|| taken_up(books, seen, now))
         .or_else(|| writes_already(books, now))
         .or_else(|| adapt::next(books, seen, now))
@@ -207,6 +212,10 @@ fn stepped(
         }
         Step::Admit { who, rate, pooled } => {
             let (job, attempt) = books.with_job(who)?;
+            if let Some(of) = attempt.writing {
+                let still = of.still.filter(|still| *still > rate);
+                return Some(Decision::WriteRated { attempt: who, rate, pooled, still });
+            }
             let unsaid = attempt.save.is_some_and(|save| save.admitted.is_none());
             if gate.flow == Flow::Writes && unsaid {
                 let bytes = expected_bytes(job, attempt);
@@ -376,5 +385,7 @@ pub(crate) fn next_deadline(
     let leaving = leaving_writers(books).map(|(at, _, _)| at);
     let unasked = writing(books).filter_map(|(job, attempt, _)| kept_until(books, job, attempt));
     let unasked = unasked.map(|(_, until)| until);
-    lapses.chain(looks).chain(leaving).chain(unasked).chain(at_gates).filter(|at| *at > now).min()
+    let unused = unused::next_deadline(books, now);
+    let times = lapses.chain(looks).chain(leaving).chain(unasked).chain(unused).chain(at_gates);
+    times.filter(|at| *at > now).min()
 }

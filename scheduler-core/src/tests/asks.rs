@@ -7,7 +7,7 @@ use tidegate_model::{
 };
 
 use super::lab::{Lab, offer};
-use crate::{Event, GateRequest, GateRule};
+use crate::{Event, GateRequest, GateRule, Observation};
 
 const GB: u64 = 1_000_000_000;
 
@@ -243,4 +243,70 @@ fn who_is_not_known_to_write_nothing_keeps_its_turn() {
     assert!(writes(&lab, jobs[0]), "its node is silent");
     lab.pass_with(Span::seconds(1), &[1, 2]);
     assert!(!writes(&lab, jobs[0]), "and is heard again");
+}
+
+/// Its node measures that.
+fn measured(lab: &mut Lab, job: JobId, rate: Bandwidth) {
+    let (now, task) = (lab.now(), task(job));
+    lab.core.observe(now, &Observation::TaskWrites { task, rate });
+    lab.apply(&Event::DeadlineReached);
+}
+
+fn rate(lab: &Lab, job: JobId) -> Option<Bandwidth> {
+    lab.job(job).attempts[0].writing?.rate
+}
+
+#[test]
+fn who_writes_nothing_under_its_permit_keeps_its_share_until_it_writes() {
+    let cap = Bandwidth(GB);
+    let (mut lab, jobs) = lab(2, GateRule { cap: Some(cap), ..GateRule::default() });
+    ask(&mut lab, jobs[0], 60 * GB, 0);
+    ask(&mut lab, jobs[1], 60 * GB, 0);
+    lab.pass_with(Span::seconds(180), &[1, 2]);
+    assert_eq!(rate(&lab, jobs[0]), Some(cap), "nobody has measured anything");
+    assert_eq!(
+        told(&lab, jobs[0]),
+        "it has had a permit for 3m, to save, by itself, and train on: 56GiB at shared, at \
+         954MiB/s"
+    );
+    measured(&mut lab, jobs[0], Bandwidth(0));
+    let share = Bandwidth(cap.0 / 10 / 2);
+    assert_eq!(rate(&lab, jobs[0]), Some(share));
+    assert_eq!(rate(&lab, jobs[1]), None, "the other has what is left when the job was told");
+    assert_eq!(
+        told(&lab, jobs[0]),
+        "it has had a permit for 3m, to save, by itself, and train on, and nothing is seen to be \
+         written by it at shared: until it writes or says that it is done, it keeps to 48MiB/s, its \
+         share of what is kept back"
+    );
+    let Some(Permit::Granted { rated, .. }) = permit(&lab, jobs[0]) else { panic!("it has one") };
+    let heard = AskSeen { rated, ..asked(1, 60 * GB, 0) };
+    let event = lab.said(jobs[0], vec![], vec![(task(jobs[0]), heard)]);
+    lab.apply(&event);
+    assert_eq!(rate(&lab, jobs[1]), Some(Bandwidth(cap.0 - share.0)));
+    // The other is done, and it writes.
+    let done = AskSeen { done: true, ..asked(1, 60 * GB, 0) };
+    let event = lab.said(jobs[1], vec![], vec![(task(jobs[1]), done)]);
+    lab.apply(&event);
+    assert_eq!(rate(&lab, jobs[0]), Some(share));
+    measured(&mut lab, jobs[0], Bandwidth(1));
+    assert_eq!(rate(&lab, jobs[0]), Some(cap));
+}
+
+#[test]
+fn who_says_that_it_writes_or_is_not_heard_or_is_to_leave_is_not_taken_for_one_that_writes_nothing()
+{
+    let cap = Bandwidth(GB);
+    let (mut lab, jobs) = lab(3, GateRule { cap: Some(cap), ..GateRule::default() });
+    ask(&mut lab, jobs[0], 60 * GB, 0);
+    measured(&mut lab, jobs[0], Bandwidth(0));
+    let wrote = AskSeen { written: Bytes(GB), ..asked(1, 60 * GB, 0) };
+    let event = lab.said(jobs[0], vec![], vec![(task(jobs[0]), wrote)]);
+    lab.apply(&event);
+    lab.pass_with(Span::seconds(1000), &[1, 2, 3]);
+    assert_eq!(rate(&lab, jobs[0]), Some(cap), "what it says counts");
+    ask(&mut lab, jobs[0], 60 * GB, 0);
+    lab.drain(1);
+    lab.pass_with(Span::seconds(100), &[1, 2, 3]);
+    assert_eq!(rate(&lab, jobs[0]), Some(cap), "its grace ends it");
 }
