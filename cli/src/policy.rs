@@ -149,6 +149,8 @@ fn change(policy: &mut v1::Policy, pair: &str) -> Result<String, Failure> {
 /// One rule in its message, by what it measures.
 enum Slot<'policy> {
     Span(&'policy mut u64),
+    /// One that an older coordinator does not know.
+    Newer(&'policy mut Option<u64>),
     Count(&'policy mut u32),
     /// A number of GPUs, or none.
     Above(&'policy mut Option<u32>),
@@ -235,7 +237,7 @@ fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 28] {
         ("large_min_runtime", Slot::Span(large_min_runtime_ms)),
         ("max_min_runtime", Slot::Span(max_min_runtime_ms)),
         ("free_grace", Slot::Span(free_grace_ms)),
-        ("leave_limit", Slot::Span(leave_limit_ms)),
+        ("leave_limit", Slot::Newer(leave_limit_ms)),
         ("verify_limit", Slot::Span(verify_limit_ms)),
         ("max_reservations", Slot::Count(max_reservations)),
         ("look_ahead", Slot::Count(look_ahead)),
@@ -243,21 +245,24 @@ fn sharing_slots(sharing: &mut v1::Sharing) -> [(&'static str, Slot<'_>); 28] {
         ("return_span", Slot::Span(return_span_ms)),
         ("pass_every", Slot::Span(pass_every_ms)),
         ("gate_width", Slot::Count(gate_width)),
-        ("gate_patience", Slot::Span(gate_patience_ms)),
+        ("gate_patience", Slot::Newer(gate_patience_ms)),
         ("no_progress_limit", Slot::Count(no_progress_limit)),
         ("require_rehearsal", Slot::Above(require_rehearsal)),
         ("gpu_types", Slot::Kinds(gpu_types)),
     ]
 }
 
+fn span(text: &str) -> Result<u64, &'static str> {
+    let span: Span = text.parse().ok().ok_or("a span of time like 90s or 24h")?;
+    Ok(span.0)
+}
+
 impl Slot<'_> {
     /// Takes a value as people write it; else says what is accepted.
     fn set(&mut self, text: &str) -> Result<(), &'static str> {
         match self {
-            Self::Span(ms) => {
-                let span: Span = text.parse().ok().ok_or("a span of time like 90s or 24h")?;
-                **ms = span.0;
-            }
+            Self::Span(ms) => **ms = span(text)?,
+            Self::Newer(ms) => **ms = Some(span(text)?),
             Self::Count(count) => **count = text.parse().ok().ok_or("a whole number")?,
             Self::Above(gpus) => {
                 **gpus = match text {
@@ -291,6 +296,7 @@ impl Slot<'_> {
     fn exact(&self) -> (&'static str, Value) {
         match self {
             Self::Span(ms) => ("_ms", json!(**ms)),
+            Self::Newer(ms) => ("_ms", json!(**ms)),
             Self::Count(count) => ("", json!(**count)),
             Self::Above(gpus) => ("", json!(**gpus)),
             Self::Part(millionths) => ("_millionths", json!(**millionths)),
@@ -311,6 +317,7 @@ impl fmt::Display for Slot<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Span(ms) => Span(**ms).fmt(out),
+            Self::Newer(ms) => Span(ms.unwrap_or_default()).fmt(out),
             Self::Count(count) => count.fmt(out),
             Self::Above(Some(gpus)) => gpus.fmt(out),
             Self::Above(None) => out.write_str("off"),

@@ -120,8 +120,8 @@ impl<J: Journal> Engine<J> {
         let mut batch: Vec<Entry> = Vec::new();
         let mut touched: BTreeSet<NodeId> = BTreeSet::new();
         for (at, event) in events.iter().enumerate() {
-            let others = [Some(event), events.get(at.saturating_add(1))];
-            if others.iter().all(|one| one.is_some_and(|one| self.core.only_asks(self.last, one))) {
+            let asks = |one: &Event| self.core.only_asks(self.last, one);
+            if asks(event) && events.get(at.saturating_add(1)).is_some_and(asks) {
                 self.core.note_asks(self.last, event);
                 self.touch(event, &[], &mut touched);
                 outcome.answers.push(answer(&[]));

@@ -101,15 +101,14 @@ impl Core {
         else {
             return false;
         };
-        let known = self.books.node_named(node).and_then(|node| self.node_state(now, node.id));
-        let silent = [NodeState::Unconfirmed, NodeState::Unreachable];
+        let silent = |node| decide::gate::is_silent(&self.books, &self.seen, node, now);
         let runs = |id: TaskId| {
             self.books.task(id).is_some_and(|task| task.started && task.exit.is_none())
         };
         !asks.is_empty()
             && saves.len().max(commits.len()) == 0
             && tasks.iter().all(|(id, seen)| *seen == TaskSeen::Running && runs(*id))
-            && known.is_some_and(|state| !silent.contains(&state))
+            && self.books.node_named(node).is_some_and(|node| !silent(node.id))
     }
 
     /// Notes a report that [only asks](Core::only_asks). What follows from it is decided with the next

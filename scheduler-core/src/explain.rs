@@ -1,5 +1,6 @@
 //! Why a job is where it is: one reason, with its numbers.
 
+mod held;
 mod limits;
 mod turn;
 mod unasked;
@@ -169,9 +170,11 @@ fn active(books: &Books, seen: &Observations, now: Timestamp, attempt: &Attempt)
     }
     let idle = seen.idle_since(attempt.id).filter(|_| state == AttemptState::Running);
     lines.extend(idle.map(|since| idles(now.since(since))));
+    lines.extend(held::line(books, seen, now, attempt));
     let asks = || seen.asks_of(attempt.id).any(|(_, noted)| !noted.seen.done);
     let runs = matches!(state, AttemptState::Running | AttemptState::Saving);
-    let may_wait = state == AttemptState::Paced || runs && asks();
+    let unadmitted = attempt.save.is_some_and(|save| save.admitted.is_none());
+    let may_wait = unadmitted || runs && asks();
     let turn = may_wait.then(|| turn::turn(books, seen, now, attempt)).flatten();
     lines.extend(turn.iter().flat_map(|turn| turn.lines.clone()));
     if state == AttemptState::Saving {

@@ -5,8 +5,9 @@
 //! the cap (3-checkpoint, "Write gate").
 //!
 //! * [`order`] sorts who waits. Who holds GPUs and stands still goes by Smith's rule: the most GPUs
-//!   for each byte first; who was told that its turn is near keeps it. The victims of one gang are one block, placed by the gang's GPUs, and
-//!   inside it the densest are last: they train for longest.
+//!   for each byte first; who was told that its turn is near keeps it. The victims of one gang are
+//!   one block, placed by the gang's GPUs, and inside it the densest are last: they train for
+//!   longest.
 //! * [`step`] is the next change at an instant: a larger rate, or one more writer.
 //! * [`adapt`] lowers a cap that the target does not carry, and raises it again.
 //! * [`schedule`] repeats steps until all have written: positions and instants for people.
@@ -163,10 +164,10 @@ impl<'wants> Line<'wants> {
 /// Whether anybody at all could be let through: else nobody needs to be asked what he wants.
 pub(crate) fn has_room(limits: Limits, writers: &[Writer]) -> bool {
     let room = Room::of(limits, writers, false);
-    writers.len() < limits.writers && (room.free > Bandwidth(0) || room.pool > Bandwidth(0))
+    one_more(limits, writers) && (room.free > Bandwidth(0) || room.pool > Bandwidth(0))
 }
 
-/// The next change at `now`, if there is one. Nobody in line writes.
+/// The next change at `now`, if there is one. Nobody in line writes but out of the pool.
 pub(crate) fn step(
     now: Timestamp,
     limits: Limits,
@@ -180,17 +181,28 @@ pub(crate) fn step(
     };
     let admitted = || {
         let room = Room::of(limits, writers, pool_needed);
-        let any = writers.len() < limits.writers;
+        let any = one_more(limits, writers);
         any.then(|| room.next(now, writers, wants).or_else(|| room.overdue(wants))).flatten()
     };
     // Who writes out of the pool was not the first in the order: those that are go before it.
-    lowered(limits, writers).or_else(|| raised(false)).or_else(admitted).or_else(|| raised(true))
+    let returned = || one_more(limits, writers).then(|| raised(true)).flatten();
+    lowered(limits, writers, pool_needed)
+        .or_else(|| raised(false))
+        .or_else(admitted)
+        .or_else(returned)
 }
 
-/// Who came last is told to write less if all may write more than the cap: as after it became lower.
-/// Nobody is told less than what a permit is worth.
-fn lowered(limits: Limits, writers: &[Writer]) -> Option<Step> {
-    let pooled = writers.iter().filter(|one| one.pooled).map(|one| one.rate).sum();
+/// Whether another may write. Who writes out of the pool is none of the number: silent nodes would take
+/// all places.
+fn one_more(limits: Limits, writers: &[Writer]) -> bool {
+    writers.iter().filter(|one| !one.pooled).count() < limits.writers
+}
+
+/// Who came last is told to write less if all may write more than the cap, as after it became lower, or if
+/// somebody needs the pool that was lent. Nobody is told less than what a permit is worth.
+fn lowered(limits: Limits, writers: &[Writer], pool_needed: bool) -> Option<Step> {
+    let pooled: Bandwidth = writers.iter().filter(|one| one.pooled).map(|one| one.rate).sum();
+    let pooled = if pool_needed { pooled.max(limits.pool) } else { pooled };
     let told: Bandwidth = writers.iter().filter(|one| !one.pooled).map(|one| one.told).sum();
     let over = told.less(limits.cap.less(pooled));
     if over == Bandwidth(0) {

@@ -6,7 +6,7 @@ use tidegate_model::{
     AttemptId, Bandwidth, Bytes, GpuCount, StorageName, Timestamp, UserId, WriteClass,
 };
 
-use crate::books::{Books, Job, Writing};
+use crate::books::{Books, Job, Task, Writing};
 use crate::decide::gate::{self, GateId};
 use crate::gate::{Flow, Gate, Slot, Want};
 use crate::observations::Observations;
@@ -88,7 +88,7 @@ pub(crate) fn of(books: &Books, seen: &Observations, now: Timestamp, id: GateId<
     let gate = books.gates.get(storage).cloned().unwrap_or_default();
     let (wants, slots) = gate::line(books, seen, now, id);
     let rates = match flow {
-        Flow::Writes => measured(books, seen, storage),
+        Flow::Writes => measured(books, seen, now, storage),
         Flow::Reads => BTreeMap::new(),
     };
     let mut writers = writers(books, id, &slots, &rates);
@@ -113,16 +113,21 @@ pub(crate) fn of(books: &Books, seen: &Observations, now: Timestamp, id: GateId<
     }
 }
 
-/// What attempts write by their nodes' measure.
+/// What attempts write by their nodes' measure; of a silent node nobody knows it.
 fn measured(
     books: &Books,
     seen: &Observations,
+    now: Timestamp,
     storage: &StorageName,
 ) -> BTreeMap<AttemptId, Bandwidth> {
     let mut rates: BTreeMap<AttemptId, Bandwidth> = BTreeMap::new();
     for (task, rate) in seen.writes() {
         let job = books.jobs.get(&task.attempt.job);
-        if job.and_then(|job| job.storage()) == Some(storage) {
+        let is_heard = |task: &Task| {
+            task.exit.is_none() && !gate::is_silent(books, seen, task.place.node, now)
+        };
+        let runs = books.task(task).is_some_and(is_heard);
+        if runs && job.and_then(|job| job.storage()) == Some(storage) {
             let sum = rates.entry(task.attempt).or_default();
             *sum = sum.plus(rate);
         }

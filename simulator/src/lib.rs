@@ -17,5 +17,5 @@ mod work;
 mod world;
 
 pub use cluster::{NodeForm, facts, job_spec, plain_job};
-pub use work::{OnSave, Work};
+pub use work::{Asks, OnSave, Work};
 pub use world::{EPOCH, Load, Observer, Server, World, Wrong};

@@ -12,7 +12,7 @@ use tidegate_model::{
 };
 
 use crate::cluster::{NodeForm, job_spec};
-use crate::work::Work;
+use crate::work::{Asks, Work};
 use crate::world::{Load, Server, World};
 
 pub use self::victims::Victims;
@@ -169,7 +169,8 @@ impl Play {
                 }
                 let mut work = Work::lasting(None, Span::ZERO);
                 work.bytes = bytes;
-                work.asks = self.options.arm == Arm::Permits;
+                let permits = self.options.arm == Arm::Permits;
+                work.asks = if permits { Asks::Writes } else { Asks::Nothing };
                 let decided = self.world.submit(UserId(1), spec, work);
                 let decided = decided.map_err(|wrong| wrong.to_string())?;
                 let planned = planned(&decided).ok_or("a job of the mix does not fit")?;

@@ -15,6 +15,19 @@ pub enum OnSave {
     Leave,
 }
 
+/// What a job asks a permit for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// It writes when it likes.
+    Nothing,
+    /// It asks before it writes, and keeps to its permit.
+    Writes,
+    /// It asks before it reads its checkpoint back, too.
+    Restores,
+    /// Permitted to write for itself it trains on, writes nothing, and does not say so.
+    ForNothing,
+}
+
 /// A job's behaviour, and how far it has come.
 #[derive(Debug, Clone)]
 pub struct Work {
@@ -30,10 +43,8 @@ pub struct Work {
     pub commit_every: Option<Span>,
     /// How it answers a request to save.
     pub on_save: OnSave,
-    /// Whether it asks for a permit before it writes, and keeps to it.
-    pub asks: bool,
-    /// Whether it asks before it reads its checkpoint back, too.
-    pub restores: bool,
+    /// What it asks for.
+    pub asks: Asks,
     /// From when it is told to save until it asks: what is left of its step.
     pub asks_after: Span,
     /// Whether each attempt begins again, whatever was committed.
@@ -61,8 +72,7 @@ impl Work {
             stop: Span::ZERO,
             commit_every: None,
             on_save: OnSave::Commit,
-            asks: false,
-            restores: false,
+            asks: Asks::Nothing,
             asks_after: Span::ZERO,
             forgets: false,
             bytes: Bytes(1 << 30),

@@ -10,7 +10,7 @@ mod seeds;
 use scheduler_core::{
     AccountRequest, Books, Cut, Decision, Event, GateRequest, GateRule, JobRequest, Policy, Size,
 };
-use simulator::{EPOCH, NodeForm, Observer, OnSave, Work, World, Wrong, job_spec};
+use simulator::{Asks, EPOCH, NodeForm, Observer, OnSave, Work, World, Wrong, job_spec};
 use tidegate_model::{
     ArrayPlace, AsksWithin, Bandwidth, Bytes, GpuCount, JobId, NodeName, Span, SubmitKey,
     Timestamp, UserId, WhileWaiting,
@@ -235,8 +235,16 @@ impl Chaos {
         let mut work =
             Work::lasting(Some(Span::minutes(dice.u64(5..600))), Span::seconds(dice.u64(1..400)));
         work.on_save = on_save;
-        work.asks = dice.bool();
-        work.restores = work.asks && dice.bool();
+        work.asks = *dice
+            .choice(&[
+                Asks::Nothing,
+                Asks::Nothing,
+                Asks::Nothing,
+                Asks::Writes,
+                Asks::Restores,
+                Asks::ForNothing,
+            ])
+            .unwrap_or(&Asks::Writes);
         let mut length = || Span::seconds(*dice.choice(&[0, 0, 20, 90]).unwrap_or(&0));
         // What a job says of its step need not be so.
         let (asks_after, asks_within) = (length(), length());
@@ -251,7 +259,7 @@ impl Chaos {
         let account = self.leaf().parse().expect("a path");
         let mut spec = job_spec(account, GpuCount(gpus)).expect("a job");
         spec.min_runtime = Span::minutes(minutes);
-        if let Some(offer) = spec.checkpoint.as_mut().filter(|_| work.asks) {
+        if let Some(offer) = spec.checkpoint.as_mut().filter(|_| work.asks != Asks::Nothing) {
             offer.asks_within = AsksWithin::of(asks_within);
         }
         spec.own_order = order;

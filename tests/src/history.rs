@@ -439,7 +439,8 @@ fn turns(from: u64) -> Vec<(u64, Event)> {
         (from + 4, report(false, vec![(first, TaskSeen::Running), (second, TaskSeen::Running)])),
         (from + 5, drain),
         // Four GPUs' 56 GB take 52 s at 1 GiB/s.
-        (from + 50_000, Event::DeadlineReached),
+        // Nobody on a node that is not heard is told of its turn.
+        (from + 50_000, report(false, vec![(first, TaskSeen::Running)])),
         (from + 50_001, saved(first, ended(TaskExit::Exited(85)), 1, Some(1))),
         (from + 50_002, saved(second, ended(TaskExit::Exited(85)), 1, Some(1))),
         (from + 50_003, Event::CancelRequested { job: JobId(8), by: root }),

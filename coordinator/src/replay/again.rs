@@ -7,12 +7,13 @@
 //!
 //! An ask is in the journal only if something was decided on it at once. Of one that waited it is
 //! assumed what its permit says: its bytes, and that it had waited longer than those that were let
-//! through after it. Who waited on and was let through by no record is not known.
+//! through after it. Who waited on and was let through by no record is not known. What was measured is
+//! assumed likewise, where something was decided on it.
 
 use scheduler_core::{Books, Core, Decision, Event, Observation, PermitOf, Stamp};
 use tidegate_model::{
-    Ask, AskSeen, Bytes, DecisionSeq, NodeId, SaveDelivery, SaveSeen, Span, TaskId, TaskSeen,
-    Timestamp,
+    Ask, AskSeen, Bandwidth, Bytes, DecisionSeq, NodeId, SaveDelivery, SaveSeen, Span, TaskId,
+    TaskSeen, Timestamp,
 };
 
 use super::words;
@@ -58,6 +59,7 @@ impl Again {
             let mut core = self.core.clone();
             hear(&mut core, record.stamp.at, &heard);
             ask(&mut core, record, event);
+            measure(&mut core, record);
             now = decided(&mut core, record.stamp, event);
             if now == record.decisions {
                 self.core = core;
@@ -113,6 +115,25 @@ fn ask(core: &mut Core, record: &Record, event: &Event) {
         let patience = pooled.then_some(Span::ZERO);
         let seen = AskSeen { waited: Span(after), ..asked(*permit, *bytes, patience) };
         core.observe(record.stamp.at, &Observation::TaskAsked { task: permit.task, seen });
+    }
+}
+
+/// That those write nothing who are to keep to their share though they are heard, and those write that
+/// have more than that again.
+fn measure(core: &mut Core, record: &Record) {
+    for decision in &record.decisions {
+        let Decision::WriteRated { attempt, pooled, still, .. } = *decision else { continue };
+        let Some(of) = core.books().attempt(attempt) else { continue };
+        let was_pooled = of.writing.is_some_and(|writing| writing.pooled);
+        let rate = match (was_pooled, pooled, still) {
+            (false, true, Some(_)) => Bandwidth(0),
+            (true, false, _) => Bandwidth(1),
+            _ => continue,
+        };
+        let tasks: Vec<TaskId> = of.tasks().map(|(task, _)| task).collect();
+        for task in tasks {
+            core.observe(record.stamp.at, &Observation::TaskWrites { task, rate });
+        }
     }
 }
 

@@ -63,8 +63,8 @@ fn sharing_message(sharing: &Sharing) -> wire::Sharing {
         return_span_ms: sharing.return_span.0,
         pass_every_ms: sharing.pass_every.0,
         gate_width: sharing.gate_width,
-        gate_patience_ms: sharing.gate_patience.0,
-        leave_limit_ms: sharing.leave_limit.0,
+        gate_patience_ms: Some(sharing.gate_patience.0),
+        leave_limit_ms: Some(sharing.leave_limit.0),
         no_progress_limit: sharing.no_progress_limit,
         require_rehearsal: sharing.require_rehearsal.map(|gpus| gpus.0),
         gpu_types: sharing.gpu_types.iter().map(rule).collect(),
@@ -76,6 +76,7 @@ fn sharing(message: wire::Sharing) -> Result<Sharing, WireError> {
         let name = parsed(&rule.name, "GpuRule.name")?;
         Ok(GpuRule { name, product: rule.product, weight: Weight(rule.weight) })
     };
+    let default = Sharing::default();
     Ok(Sharing {
         small_reserve: message.small_reserve,
         small: SmallLimit {
@@ -103,14 +104,8 @@ fn sharing(message: wire::Sharing) -> Result<Sharing, WireError> {
         pass_every: Span(message.pass_every_ms),
         gate_width: message.gate_width,
         // A policy of before has neither.
-        gate_patience: match message.gate_patience_ms {
-            0 => Sharing::default().gate_patience,
-            patience => Span(patience),
-        },
-        leave_limit: match message.leave_limit_ms {
-            0 => Sharing::default().leave_limit,
-            limit => Span(limit),
-        },
+        gate_patience: message.gate_patience_ms.map_or(default.gate_patience, Span),
+        leave_limit: message.leave_limit_ms.map_or(default.leave_limit, Span),
         no_progress_limit: message.no_progress_limit,
         require_rehearsal: message.require_rehearsal.map(GpuCount),
         gpu_types: message.gpu_types.into_iter().map(rule).collect::<Result<_, _>>()?,

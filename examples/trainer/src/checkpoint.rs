@@ -1,8 +1,8 @@
 //! Checkpoints: one file per save, `step-00000125.ckpt`, complete or not there.
 //!
 //! A file is a line of JSON, the weights as little-endian `f64`, ballast if there is any, and the
-//! FNV-1a of all that by words of eight bytes, eight bytes. It is written under another name, synced, renamed, and the
-//! directory is synced.
+//! FNV-1a of all that by words of eight bytes, eight bytes. It is written under another name,
+//! synced, renamed, and the directory is synced.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};

@@ -239,9 +239,11 @@ impl Trainer<'_> {
 
     /// What rank 0 is to write.
     fn encoded(&self) -> Result<Option<Encoded>> {
+        if self.store.is_none() {
+            return Ok(None);
+        }
         let (model, ballast) = (self.model.clone(), self.args.ballast);
-        let checkpoint = Checkpoint { run: self.run, step: self.step, model, ballast };
-        self.store.as_ref().map(|_| checkpoint.encode()).transpose()
+        Checkpoint { run: self.run, step: self.step, model, ballast }.encode().map(Some)
     }
 
     /// Asks for a permit on rank 0, before any rank waits for another in the save itself.

@@ -6,6 +6,7 @@
 mod adapt;
 mod target;
 mod unasked;
+mod unused;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,15 +15,19 @@ use tidegate_model::{
     TaskId, Timestamp,
 };
 
-use self::target::{Target, said_rate};
+use self::target::Target;
 use crate::books::{Attempt, Books, Job, PermitOf, Writing};
+use crate::decide::spots::save_grace;
 use crate::decide::victims::expected_save;
 use crate::decision::Decision;
 use crate::gate::{Flow, Line, Slot, Step, Want, drift, has_room, order, schedule, step};
 use crate::observations::{NodeState, Noted, Observations, Told};
 
-pub(crate) use self::target::{at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate};
+pub(crate) use self::target::{
+    at_a_time, expected_bytes, expected_write, own_bandwidth, own_rate, said_rate,
+};
 pub(crate) use self::unasked::{has_asked, kept_until};
+pub(crate) use self::unused::is as is_unused;
 
 /// How long anybody waits before the pool is there for it.
 fn patience(books: &Books) -> Span {
@@ -37,7 +42,9 @@ pub(crate) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     }
     over(books, seen, now)
         .or_else(|| lapsed(books, seen, now))
+        .or_else(|| unused::next(books, seen, now))
         .or_else(|| taken_up(books, seen, now))
+        .or_else(|| writes_already(books, now))
         .or_else(|| adapt::next(books, seen, now))
         .or_else(|| gates(books, seen).into_iter().find_map(|one| stepped(books, seen, now, one)))
         .or_else(|| told_before(books, seen, now))
@@ -124,7 +131,7 @@ fn lapsed(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision
     })
 }
 
-fn is_silent(books: &Books, seen: &Observations, node: NodeId, now: Timestamp) -> bool {
+pub(crate) fn is_silent(books: &Books, seen: &Observations, node: NodeId, now: Timestamp) -> bool {
     books.nodes.get(&node).is_some_and(|node| {
         let state = seen.state(node, books.policy.silent_after, now);
         matches!(state, NodeState::Unreachable | NodeState::Unconfirmed)
@@ -142,6 +149,28 @@ fn taken_up(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decisi
             Some(Decision::PermitGranted { permit, bytes, rate, pooled })
         },
     )
+}
+
+/// Who is asked to leave while it writes by a permit waits for no turn: what it commits counts. Its grace
+/// begins when that is enough for the rest, whether or not it gives its permit back.
+fn writes_already(books: &Books, now: Timestamp) -> Option<Decision> {
+    leaving_writers(books).find(|(at, _, _)| *at <= now).map(|(_, attempt, of)| {
+        let Writing { bytes, rate, .. } = of;
+        Decision::SaveAdmitted { attempt, bytes, rate }
+    })
+}
+
+/// Those who write by a permit and are asked to leave, and from when on half of their grace is enough for the rest.
+fn leaving_writers(books: &Books) -> impl Iterator<Item = (Timestamp, AttemptId, Writing)> {
+    books.index.saving.iter().filter_map(|(_, id)| {
+        let (job, attempt) = books.with_job(*id)?;
+        attempt.save.filter(|save| save.admitted.is_none())?;
+        let of = attempt.writing.filter(|of| of.permit.is_some() && of.flow() == Flow::Writes)?;
+        let takes = of.rate.map_or(Span::ZERO, |rate| rate.takes(of.bytes));
+        // Half of it, as storage may be slower than its rate.
+        let longer = Span(takes.0.saturating_sub(save_grace(books, job, attempt).0 / 2));
+        Some((of.since.plus(longer), attempt.id, of))
+    })
 }
 
 /// The ask that an attempt waits with at such a gate: its first task's, where several ask.
@@ -183,6 +212,10 @@ fn stepped(
         }
         Step::Admit { who, rate, pooled } => {
             let (job, attempt) = books.with_job(who)?;
+            if let Some(of) = attempt.writing {
+                let still = of.still.filter(|still| *still > rate);
+                return Some(Decision::WriteRated { attempt: who, rate, pooled, still });
+            }
             let unsaid = attempt.save.is_some_and(|save| save.admitted.is_none());
             if gate.flow == Flow::Writes && unsaid {
                 let bytes = expected_bytes(job, attempt);
@@ -349,7 +382,10 @@ pub(crate) fn next_deadline(
         late.into_iter().chain(hours).chain(told).filter(|at| *at > now).min()
     });
     let looks = adapt::next_deadline(books, now);
+    let leaving = leaving_writers(books).map(|(at, _, _)| at);
     let unasked = writing(books).filter_map(|(job, attempt, _)| kept_until(books, job, attempt));
     let unasked = unasked.map(|(_, until)| until);
-    lapses.chain(looks).chain(unasked).chain(at_gates).filter(|at| *at > now).min()
+    let unused = unused::next_deadline(books, now);
+    let times = lapses.chain(looks).chain(leaving).chain(unasked).chain(unused).chain(at_gates);
+    times.filter(|at| *at > now).min()
 }

@@ -103,8 +103,12 @@ pub(crate) fn overdue(books: &Books, now: Timestamp) -> Vec<AttemptId> {
 
 /// When an attempt that saves has left, or is stopped.
 pub(crate) fn left_by(books: &Books, job: &Job, attempt: &Attempt) -> Option<Timestamp> {
-    let ends = grace_ends(books, job, attempt)?;
-    Some(stays_until(books, attempt).map_or(ends, |stays| stays.min(ends)))
+    Some(left_or(books, attempt, grace_ends(books, job, attempt)?))
+}
+
+/// The same of one whose grace is over at `ends`.
+pub(crate) fn left_or(books: &Books, attempt: &Attempt, ends: Timestamp) -> Timestamp {
+    stays_until(books, attempt).map_or(ends, |stays| stays.min(ends))
 }
 
 /// When who has committed what it was asked for is stopped: a job that saves and trains on holds its

@@ -11,7 +11,7 @@ use tidegate_model::{
 use crate::accounts::AccountId;
 use crate::books::{Attempt, Books, Job, Node, Place};
 use crate::decide::gate;
-use crate::decide::leave::stays_until;
+use crate::decide::leave::left_or;
 use crate::decide::victims::expected_restore;
 use crate::decision::Standing;
 use crate::gate::Flow;
@@ -199,8 +199,7 @@ impl<'books> Backlog<'books> {
             Some(save) => save.admitted.unwrap_or_else(|| self.admitted_by(books, job)),
             None => self.now,
         };
-        let ends = since.plus(grace);
-        let leaves = stays_until(books, attempt).map_or(ends, |at| at.min(ends));
+        let leaves = left_or(books, attempt, since.plus(grace));
         let kill = job.spec.grace;
         leaves.plus(kill).plus(verify).max(self.now)
     }

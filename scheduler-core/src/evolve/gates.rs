@@ -54,8 +54,10 @@ impl Books {
                     let save = entry.save.as_mut().ok_or("only who is to save is admitted")?;
                     ensure(save.admitted.is_none(), "a request is admitted once")?;
                     save.admitted = Some(stamp.at);
-                    ensure(entry.writing.is_none(), "who writes is not told to")?;
-                    entry.writing = Some(writing);
+                    // Who writes by a permit goes on with it.
+                    let untold = entry.writing.is_none_or(|of| of.permit.is_some());
+                    ensure(untold, "who writes is not told to")?;
+                    entry.writing.get_or_insert(writing);
                     Ok(())
                 })
             }

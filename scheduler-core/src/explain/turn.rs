@@ -7,7 +7,7 @@ use super::waiting::{away, listed};
 use crate::books::{Attempt, Books};
 use crate::decide::gate::{GateId, own_rate};
 use crate::gate::Flow;
-use crate::gate_status::{self, GateStatus};
+use crate::gate_status::{self, GateStatus, WriterStatus};
 use crate::observations::Observations;
 
 /// What is told of a turn.
@@ -35,7 +35,8 @@ pub(super) fn turn(
         Flow::Writes => ("", "write"),
         Flow::Reads => (" to restore", "restore"),
     };
-    let writing = status.writers.iter().filter(|one| one.turn.is_some()).map(|one| one.attempt);
+    let others = |one: &&WriterStatus| one.turn.is_some() && one.attempt != attempt.id;
+    let writing = status.writers.iter().filter(others).map(|one| one.attempt);
     let writing: Vec<AttemptId> = writing.collect();
     let waiting = status.queue.iter().take(place).map(|one| one.attempt);
     let before: Vec<AttemptId> = writing.iter().copied().chain(waiting).collect();
@@ -75,7 +76,7 @@ pub(super) fn turn(
 }
 
 /// What a permit of a class is for.
-fn what(class: WriteClass) -> &'static str {
+pub(super) fn what(class: WriteClass) -> &'static str {
     match class {
         WriteClass::Preemption => "save before it leaves",
         WriteClass::Final => "save for the last time",
@@ -119,12 +120,12 @@ fn reason(
 }
 
 /// To two digits and more of its largest unit: nobody reads the last bytes.
-fn rounded(bytes: u64) -> Bytes {
+pub(super) fn rounded(bytes: u64) -> Bytes {
     let sizes = [40, 30, 20, 10].map(|power| 1_u64 << power);
     let size = sizes.into_iter().find(|size| bytes / size >= 10).unwrap_or(1);
     Bytes(bytes.saturating_add(size / 2) / size * size)
 }
 
-fn speed(rate: Bandwidth) -> Bandwidth {
+pub(super) fn speed(rate: Bandwidth) -> Bandwidth {
     Bandwidth(rounded(rate.0).0)
 }

@@ -42,6 +42,8 @@ pub(crate) fn schedule(
                     let Some(Want { bytes, own, asks, .. }) = queue.take(who) else { break };
                     let position = slots.len();
                     slots.insert(who, Slot { from: at, until: at, position });
+                    // Who writes out of the pool may wait for its turn meanwhile.
+                    writers.retain(|one| one.who != who);
                     writers.push(Writer { who, rate, told: rate, own, asks, pooled, left: bytes });
                 }
             }

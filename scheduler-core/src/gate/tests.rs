@@ -180,7 +180,12 @@ fn the_pool_is_lent_until_somebody_has_waited_too_long_and_then_comes_back() {
     };
     assert_eq!(next(&[], &[b]), admitted(b, 100, false), "lent");
     let late = Want { overdue: true, ..c };
-    assert_eq!(next(&[writes(b, 100, false)], &[late]), None, "not back yet");
+    let lower = Some(Step::Lower { who: b.who, rate: Bandwidth(90 * GB) });
+    assert_eq!(next(&[writes(b, 100, false)], &[late]), lower, "it comes back");
+    let told = Writer { rate: CAP, ..writes(b, 90, false) };
+    assert_eq!(next(&[told], &[late]), None, "when its job has heard of it");
+    let heedless = Writer { asks: false, ..writes(b, 100, false) };
+    assert_eq!(next(&[heedless], &[late]), None, "or with its end");
     let fresh = Want { overdue: false, ..a };
     assert_eq!(next(&[], &[fresh, late]), admitted(a, 90, false), "the rest goes on in its order");
     assert_eq!(next(&[writes(a, 90, false)], &[late]), admitted(c, 10, true));
@@ -325,7 +330,13 @@ proptest! {
                     prop_assert!(rate <= own);
                     live.push(Writer { who, rate, told: rate, own, asks, pooled, left: bytes });
                 }
-                Some(Step::Lower { .. }) => prop_assert!(false, "the cap stays as it is"),
+                Some(Step::Lower { who, rate }) => {
+                    let needed = ordered.iter().any(|want| want.may_use(limits.pool));
+                    prop_assert!(needed, "the cap stays as it is, and nobody needs the pool");
+                    let one = live.iter_mut().find(|one| one.who == who).unwrap();
+                    prop_assert!(one.asks && rate < one.rate);
+                    (one.rate, one.told) = (rate, rate);
+                }
                 Some(Step::Raise { who, rate }) => {
                     let one = live.iter_mut().find(|one| one.who == who).unwrap();
                     prop_assert!(one.asks && rate > one.rate && rate <= one.own);
@@ -340,7 +351,8 @@ proptest! {
                 }
             }
             let used: Bandwidth = live.iter().map(|one| one.rate).sum();
-            prop_assert!(used <= CAP && live.len() <= writers, "{live:?}");
+            let ordinary = live.iter().filter(|one| !one.pooled).count();
+            prop_assert!(used <= CAP && ordinary <= writers, "{live:?}");
             let pooled: Bandwidth = live.iter().filter(|one| one.pooled).map(|one| one.rate).sum();
             prop_assert!(pooled <= limits.pool);
         }

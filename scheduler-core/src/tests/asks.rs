@@ -2,12 +2,12 @@
 
 use tidegate_model::{
     Ask, AskSeen, AsksWithin, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, JobId,
-    JobSpec, NodeId, Order, Permit, SaveDelivery, SaveSeen, SaveTarget, Span, TaskExit, TaskId,
-    TaskLayout, UserId, WriteClass,
+    JobSpec, NodeId, Order, Permit, SaveDelivery, SaveSeen, Span, TaskExit, TaskId, TaskLayout,
+    UserId, WriteClass,
 };
 
-use super::lab::Lab;
-use crate::{Event, GateRequest, GateRule};
+use super::lab::{Lab, offer};
+use crate::{Event, GateRequest, GateRule, Observation};
 
 const GB: u64 = 1_000_000_000;
 
@@ -22,16 +22,7 @@ fn lab_of(jobs: u32, rule: GateRule, asks_within: Option<AsksWithin>) -> (Lab, V
     let mut lab = Lab::with_nodes(&nodes);
     let (storage, by) = ("shared".parse().unwrap(), UserId(0));
     lab.apply(&Event::GateRequested { storage, by, request: GateRequest::Set(rule) });
-    let offer = CheckpointOffer {
-        asks_within,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::minutes(10),
-        bytes: Some(Bytes(GB)),
-        storage: "shared".parse().unwrap(),
-        saved_codes: vec![85],
-        rehearsal: None,
-    };
+    let offer = CheckpointOffer { asks_within, bytes: Some(Bytes(GB)), ..offer() };
     let jobs = (0..jobs).map(|_| {
         let spec = JobSpec { checkpoint: Some(offer.clone()), ..lab.spec(8) };
         let job = lab.submit_spec(spec);
@@ -48,7 +39,7 @@ fn task(job: JobId) -> TaskId {
 
 /// Its task asks to write so much in so many files.
 fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
-    let event = report(lab, job, vec![], vec![(task(job), asked(1, bytes, files))]);
+    let event = lab.said(job, vec![], vec![(task(job), asked(1, bytes, files))]);
     lab.apply(&event);
 }
 
@@ -58,29 +49,11 @@ fn asked(number: u64, bytes: u64, files: u32) -> AskSeen {
     AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false, rated: DecisionSeq(0) }
 }
 
-fn report(
-    lab: &Lab,
-    job: JobId,
-    saves: Vec<(TaskId, SaveSeen)>,
-    asks: Vec<(TaskId, AskSeen)>,
-) -> Event {
-    let node = lab.nodes_of(job).first().copied().unwrap();
-    Event::NodeReported {
-        node: format!("n{node}").parse().unwrap(),
-        complete: false,
-        facts: None,
-        tasks: vec![],
-        saves,
-        commits: vec![],
-        asks,
-    }
-}
-
 /// The node's agent has told the ranks.
 fn signalled(lab: &mut Lab, job: JobId) {
     let request = lab.job(job).attempts[0].save.unwrap().decision;
     let save = SaveSeen { request, delivery: SaveDelivery::Signalled { ranks: 1 } };
-    let event = report(lab, job, vec![(task(job), save)], vec![]);
+    let event = lab.said(job, vec![(task(job), save)], vec![]);
     lab.apply(&event);
 }
 
@@ -139,12 +112,12 @@ fn of_those_who_ask_at_one_instant_all_are_noted_before_the_gate_is_looked_at() 
     let asks = [50, 10, 60].map(|size| asked(1, size * GB, 0));
     let now = lab.now();
     for (job, seen) in jobs.iter().zip(asks).take(2) {
-        let event = report(&lab, *job, vec![], vec![(task(*job), seen)]);
+        let event = lab.said(*job, vec![], vec![(task(*job), seen)]);
         assert!(lab.core.only_asks(now, &event));
         lab.core.note_asks(now, &event);
     }
     assert_eq!(jobs.iter().filter(|job| permit(&lab, **job).is_some()).count(), 0);
-    let last = report(&lab, jobs[2], vec![], vec![(task(jobs[2]), asks[2])]);
+    let last = lab.said(jobs[2], vec![], vec![(task(jobs[2]), asks[2])]);
     lab.apply(&last);
     let granted = |job| matches!(permit(&lab, job), Some(Permit::Granted { .. }));
     assert_eq!([granted(jobs[0]), granted(jobs[1]), granted(jobs[2])], [false, true, false]);
@@ -165,7 +138,7 @@ fn a_second_rank_that_asks_is_told_when_the_first_is_done_as_soon_as_that_is_kno
     lab.run(job);
     let rank = |index| TaskId { index, ..task(job) };
     for index in [0, 1] {
-        let event = report(&lab, job, vec![], vec![(rank(index), asked(1, 60 * GB, 0))]);
+        let event = lab.said(job, vec![], vec![(rank(index), asked(1, 60 * GB, 0))]);
         lab.apply(&event);
     }
     let node = lab.nodes_of(job)[0];
@@ -270,4 +243,70 @@ fn who_is_not_known_to_write_nothing_keeps_its_turn() {
     assert!(writes(&lab, jobs[0]), "its node is silent");
     lab.pass_with(Span::seconds(1), &[1, 2]);
     assert!(!writes(&lab, jobs[0]), "and is heard again");
+}
+
+/// Its node measures that.
+fn measured(lab: &mut Lab, job: JobId, rate: Bandwidth) {
+    let (now, task) = (lab.now(), task(job));
+    lab.core.observe(now, &Observation::TaskWrites { task, rate });
+    lab.apply(&Event::DeadlineReached);
+}
+
+fn rate(lab: &Lab, job: JobId) -> Option<Bandwidth> {
+    lab.job(job).attempts[0].writing?.rate
+}
+
+#[test]
+fn who_writes_nothing_under_its_permit_keeps_its_share_until_it_writes() {
+    let cap = Bandwidth(GB);
+    let (mut lab, jobs) = lab(2, GateRule { cap: Some(cap), ..GateRule::default() });
+    ask(&mut lab, jobs[0], 60 * GB, 0);
+    ask(&mut lab, jobs[1], 60 * GB, 0);
+    lab.pass_with(Span::seconds(180), &[1, 2]);
+    assert_eq!(rate(&lab, jobs[0]), Some(cap), "nobody has measured anything");
+    assert_eq!(
+        told(&lab, jobs[0]),
+        "it has had a permit for 3m, to save, by itself, and train on: 56GiB at shared, at \
+         954MiB/s"
+    );
+    measured(&mut lab, jobs[0], Bandwidth(0));
+    let share = Bandwidth(cap.0 / 10 / 2);
+    assert_eq!(rate(&lab, jobs[0]), Some(share));
+    assert_eq!(rate(&lab, jobs[1]), None, "the other has what is left when the job was told");
+    assert_eq!(
+        told(&lab, jobs[0]),
+        "it has had a permit for 3m, to save, by itself, and train on, and nothing is seen to be \
+         written by it at shared: until it writes or says that it is done, it keeps to 48MiB/s, its \
+         share of what is kept back"
+    );
+    let Some(Permit::Granted { rated, .. }) = permit(&lab, jobs[0]) else { panic!("it has one") };
+    let heard = AskSeen { rated, ..asked(1, 60 * GB, 0) };
+    let event = lab.said(jobs[0], vec![], vec![(task(jobs[0]), heard)]);
+    lab.apply(&event);
+    assert_eq!(rate(&lab, jobs[1]), Some(Bandwidth(cap.0 - share.0)));
+    // The other is done, and it writes.
+    let done = AskSeen { done: true, ..asked(1, 60 * GB, 0) };
+    let event = lab.said(jobs[1], vec![], vec![(task(jobs[1]), done)]);
+    lab.apply(&event);
+    assert_eq!(rate(&lab, jobs[0]), Some(share));
+    measured(&mut lab, jobs[0], Bandwidth(1));
+    assert_eq!(rate(&lab, jobs[0]), Some(cap));
+}
+
+#[test]
+fn who_says_that_it_writes_or_is_not_heard_or_is_to_leave_is_not_taken_for_one_that_writes_nothing()
+{
+    let cap = Bandwidth(GB);
+    let (mut lab, jobs) = lab(3, GateRule { cap: Some(cap), ..GateRule::default() });
+    ask(&mut lab, jobs[0], 60 * GB, 0);
+    measured(&mut lab, jobs[0], Bandwidth(0));
+    let wrote = AskSeen { written: Bytes(GB), ..asked(1, 60 * GB, 0) };
+    let event = lab.said(jobs[0], vec![], vec![(task(jobs[0]), wrote)]);
+    lab.apply(&event);
+    lab.pass_with(Span::seconds(1000), &[1, 2, 3]);
+    assert_eq!(rate(&lab, jobs[0]), Some(cap), "what it says counts");
+    ask(&mut lab, jobs[0], 60 * GB, 0);
+    lab.drain(1);
+    lab.pass_with(Span::seconds(100), &[1, 2, 3]);
+    assert_eq!(rate(&lab, jobs[0]), Some(cap), "its grace ends it");
 }

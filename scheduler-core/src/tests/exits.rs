@@ -3,13 +3,12 @@
 
 use tidegate_model::{
     Ask, AskSeen, Bytes, CheckpointOffer, DecisionSeq, JobId, JobSpec, SaveDelivery, SaveSeen,
-    SaveTarget, Span, TaskExit, TaskId, WriteClass,
+    Span, TaskExit, TaskId, WriteClass,
 };
 
-use super::lab::Lab;
+use super::lab::{Lab, offer};
 use crate::books::{AttemptState, JobState};
 use crate::decision::{JobOutcome, Outcome};
-use crate::event::Event;
 
 /// What had happened before it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,38 +26,11 @@ enum Before {
 }
 
 fn running(lab: &mut Lab) -> (JobId, TaskId) {
-    let checkpoint = Some(CheckpointOffer {
-        asks_within: None,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::minutes(10),
-        bytes: Some(Bytes(1)),
-        storage: "shared".parse().unwrap(),
-        saved_codes: vec![85],
-        rehearsal: None,
-    });
+    let checkpoint = Some(CheckpointOffer { bytes: Some(Bytes(1)), ..offer() });
     let spec = JobSpec { checkpoint, max_restarts: 1, ..lab.spec(8) };
     let job = lab.submit_spec(spec);
     lab.run(job);
     (job, lab.job(job).attempts[0].tasks().next().unwrap().0)
-}
-
-fn report(
-    lab: &mut Lab,
-    task: TaskId,
-    saves: Vec<(TaskId, SaveSeen)>,
-    asks: Vec<(TaskId, AskSeen)>,
-) {
-    let node = lab.nodes_of(task.attempt.job)[0];
-    lab.apply(&Event::NodeReported {
-        node: format!("n{node}").parse().unwrap(),
-        complete: false,
-        facts: None,
-        tasks: vec![],
-        saves,
-        commits: vec![],
-        asks,
-    });
 }
 
 /// How an attempt of one task ends, and what becomes of its job.
@@ -73,7 +45,8 @@ fn end(before: Before, exit: TaskExit) -> (Outcome, Option<JobOutcome>, u32) {
         } else {
             SaveDelivery::Signalled { ranks: 8 }
         };
-        report(&mut lab, task, vec![(task, SaveSeen { request, delivery })], vec![]);
+        let said = lab.said(job, vec![(task, SaveSeen { request, delivery })], vec![]);
+        lab.apply(&said);
     }
     match before {
         Before::Committed => lab.commit(task, 7),
@@ -82,7 +55,8 @@ fn end(before: Before, exit: TaskExit) -> (Outcome, Option<JobOutcome>, u32) {
             let ask = Ask { number: 1, class, bytes: Bytes(1), files: 0, patience: None };
             let (waited, written, rated) = (Span::ZERO, Bytes(1), DecisionSeq(0));
             let seen = AskSeen { ask, waited, written, done: true, rated };
-            report(&mut lab, task, vec![], vec![(task, seen)]);
+            let said = lab.said(job, vec![], vec![(task, seen)]);
+            lab.apply(&said);
         }
         Before::Nothing | Before::Unwilling | Before::Told => {}
     }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use tidegate_model::{
-    AttemptId, Bytes, Commit, DecisionSeq, Gpu, GpuCount, JobId, JobSpec, NodeFacts, NodeId,
-    NodeName, Order, Span, SubmitKey, TaskExit, TaskId, TaskLayout, TaskSeen, Timestamp, UserId,
-    WhileWaiting,
+    AskSeen, AttemptId, Bytes, CheckpointOffer, Commit, DecisionSeq, Gpu, GpuCount, JobId, JobSpec,
+    NodeFacts, NodeId, NodeName, Order, SaveSeen, SaveTarget, Span, SubmitKey, TaskExit, TaskId,
+    TaskLayout, TaskSeen, Timestamp, UserId, WhileWaiting,
 };
 
 use super::rules;
@@ -141,6 +141,24 @@ impl Lab {
             commits: vec![],
             asks: vec![],
         });
+    }
+
+    /// What a job's first node says of requests to save and of asks, and nothing else.
+    pub(super) fn said(
+        &self,
+        job: JobId,
+        saves: Vec<(TaskId, SaveSeen)>,
+        asks: Vec<(TaskId, AskSeen)>,
+    ) -> Event {
+        Event::NodeReported {
+            node: name(self.nodes_of(job)[0]),
+            complete: false,
+            facts: None,
+            tasks: vec![],
+            saves,
+            commits: vec![],
+            asks,
+        }
     }
 
     pub(super) fn reboot(&mut self, node: u32) {
@@ -367,5 +385,19 @@ impl Lab {
         };
         let wanted = self.core.wanted_of(NodeId(node));
         wanted.iter().map(|(task, wanted)| format!("{task} {}", verb(wanted))).collect()
+    }
+}
+
+/// How a job saves, of which nothing is said but that it does.
+pub(super) fn offer() -> CheckpointOffer {
+    CheckpointOffer {
+        asks_within: None,
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(10),
+        bytes: None,
+        storage: "shared".parse().unwrap(),
+        saved_codes: vec![85],
+        rehearsal: None,
     }
 }

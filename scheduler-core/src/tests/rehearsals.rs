@@ -1,23 +1,19 @@
 //! Rehearsals: what they are kept under. How they are led is in the scenarios.
 
 use tidegate_model::{
-    AskAfter, AttemptId, Bytes, CheckpointOffer, GpuCount, JobSpec, SaveSignal, SaveTarget, Span,
-    TaskExit, TaskId, TaskLayout,
+    AskAfter, AttemptId, Bytes, CheckpointOffer, GpuCount, JobSpec, SaveSignal, Span, TaskExit,
+    TaskId, TaskLayout,
 };
 
-use super::lab::{Lab, ended};
+use super::lab::{Lab, ended, offer};
 use crate::rehearsal::Recipe;
 
 fn spec() -> JobSpec {
     let checkpoint = Some(CheckpointOffer {
-        asks_within: None,
         signal: Some(SaveSignal::Usr1),
-        target: SaveTarget::Ranks,
         grace: Span::minutes(5),
         bytes: Some(Bytes(7)),
-        storage: "shared".parse().unwrap(),
-        saved_codes: vec![85],
-        rehearsal: None,
+        ..offer()
     });
     JobSpec { checkpoint, ..Lab::with_nodes(&[8]).spec(8) }
 }

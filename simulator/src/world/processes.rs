@@ -6,7 +6,7 @@ use tidegate_model::{
 
 use super::{Observer, World};
 use crate::agent::{Agent, Consequence, SAVED};
-use crate::work::{OnSave, Work};
+use crate::work::{Asks, OnSave, Work};
 
 /// What processes do by themselves, when its time has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl<O: Observer> World<O> {
                 if work.on_save == OnSave::Ignore {
                     return;
                 }
-                if work.asks {
+                if work.asks != Asks::Nothing {
                     let step = work.asks_after;
                     return self.soon(step, Timer::StepEnds(attempt, request));
                 }
@@ -100,7 +100,8 @@ impl<O: Observer> World<O> {
                 }
             }
             Timer::Commits(attempt) => {
-                let asks = self.works.get(&attempt.job).is_some_and(|work| work.asks);
+                let asks =
+                    self.works.get(&attempt.job).is_some_and(|work| work.asks != Asks::Nothing);
                 if asks {
                     self.write(attempt, WriteClass::Periodic);
                 } else if self.commit_now(attempt) {

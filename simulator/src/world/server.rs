@@ -1,6 +1,6 @@
 //! A storage target that all writers share: who writes beside many writes slowly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scheduler_core::{Attempt, Observation};
 use tidegate_model::{AttemptId, Bandwidth, Bytes, Span, TaskId, Timestamp};
@@ -118,14 +118,23 @@ impl<O: Observer> World<O> {
 
     /// Nodes measure what their tasks write.
     pub(super) fn measure(&mut self) {
-        let Some(traffic) = &self.traffic else { return };
-        let rates = traffic.flows.iter().map(|(id, flow)| (*id, flow.rate));
-        let over = self.measured.iter().filter(|id| !traffic.flows.contains_key(*id));
-        let rates: Vec<_> = rates.chain(over.map(|id| (*id, Bandwidth(0)))).collect();
-        self.measured = traffic.flows.keys().copied().collect();
+        let flows = self.traffic.iter().flat_map(|traffic| &traffic.flows);
+        let mut rates: BTreeMap<_, _> = flows.map(|(id, flow)| (*id, flow.rate)).collect();
+        for attempt in self.permitted_ones() {
+            let alone = || self.written_at(attempt);
+            rates.entry(attempt).or_insert_with(alone);
+        }
+        let known: BTreeSet<_> = rates.keys().copied().collect();
+        let before = std::mem::replace(&mut self.measured, known);
+        before.into_iter().for_each(|id| _ = rates.entry(id).or_default());
         for (attempt, rate) in rates {
-            let task = TaskId { attempt, index: 0 };
-            self.core.observe(self.now, &Observation::TaskWrites { task, rate });
+            let tasks = self.replay.attempt(attempt).map_or(0, |attempt| attempt.tasks.len());
+            for index in 0..u32::try_from(tasks).unwrap_or(0) {
+                // The first writes for all.
+                let rate = if index == 0 { rate } else { Bandwidth(0) };
+                let task = TaskId { attempt, index };
+                self.core.observe(self.now, &Observation::TaskWrites { task, rate });
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use tidegate_model::{
 use super::processes::Timer;
 use super::{Observer, World, Wrong};
 use crate::agent::SAVED;
-use crate::work::OnSave;
+use crate::work::{Asks, OnSave};
 
 /// A checkpoint of a job that asks.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ impl<O: Observer> World<O> {
     /// Its processes run: it goes on from its checkpoint, if it has one.
     pub(super) fn begin(&mut self, attempt: AttemptId) {
         let work = self.works.get(&attempt.job);
-        if work.is_some_and(|work| work.restores && work.has_checkpoint()) {
+        if work.is_some_and(|work| work.asks == Asks::Restores && work.has_checkpoint()) {
             self.ask(attempt, WriteClass::Restore);
         } else {
             self.train(attempt);
@@ -126,10 +126,16 @@ impl<O: Observer> World<O> {
             write.rated = rated;
         }
         let (of, bytes) = (*write, write.ask.bytes);
+        let keeps = of.ask.class == WriteClass::Periodic
+            && self.works.get(&attempt.job).is_some_and(|work| work.asks == Asks::ForNothing);
         if is_news {
             self.say_ask(attempt, of, false);
         }
-        if !self.flow(attempt, bytes, rate, Timer::Written(attempt)) {
+        if keeps {
+            if before.is_none() {
+                self.train(attempt);
+            }
+        } else if !self.flow(attempt, bytes, rate, Timer::Written(attempt)) {
             self.look_again(attempt);
         }
     }
@@ -149,6 +155,23 @@ impl<O: Observer> World<O> {
         let first = self.replay.task(TaskId { attempt, index: 0 })?.place.node;
         let silent = self.agents.get(&first)?.silent;
         silent.into_iter().chain(self.away).min()
+    }
+
+    /// Who has a permit that is not over.
+    pub(super) fn permitted_ones(&self) -> Vec<AttemptId> {
+        let granted = self.writes.iter().filter(|(_, write)| write.grant.is_some());
+        granted.map(|(id, _)| *id).collect()
+    }
+
+    /// What is written under a permit where no server says it.
+    pub(super) fn written_at(&self, attempt: AttemptId) -> Bandwidth {
+        let write =
+            self.writes.get(&attempt).filter(|write| write.ask.class != WriteClass::Restore);
+        let trains = self.works.get(&attempt.job).is_some_and(|work| work.trains(attempt));
+        let grant = write.and_then(|write| write.grant).filter(|_| !trains);
+        let rate = grant.map(|grant| grant.rate(self.unheard(attempt), self.now));
+        // As fast as it can is fast.
+        rate.map_or(Bandwidth(0), |rate| rate.unwrap_or(Bandwidth(1 << 30)))
     }
 
     fn written_by(&self, attempt: AttemptId) -> Bytes {

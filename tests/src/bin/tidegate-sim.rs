@@ -81,7 +81,9 @@ fn main() -> ExitCode {
     }
     for what in sim::required_coverage() {
         let count = coverage.get(&what).copied().unwrap_or(0);
-        println!("{count:>10}  {what}");
+        let never =
+            if count == 0 { "  <- NEVER MET: these seeds show nothing about it" } else { "" };
+        println!("{count:>10}  {what}{never}");
         failed |= count == 0;
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -12,7 +12,7 @@ use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Entry, Journal, JournalError, Sink};
 use tidegate_coordinator::store;
 use tidegate_model::{
-    ClusterId, DecisionSeq, JobId, JobSpec, NodeName, SubmitKey, Timestamp, UserId,
+    ClusterId, DecisionSeq, JobId, JobSpec, NodeName, SubmitKey, TaskId, Timestamp, UserId,
 };
 use tidegate_proto::link::{NodePlan, Report};
 
@@ -365,6 +365,7 @@ impl World {
             engine.observe(now, &Observation::NodeHeard { node: name.clone() });
             silent
         });
+        self.note_writes(index, &name);
         if returned {
             self.tell(Event::DeadlineReached);
         }
@@ -375,6 +376,18 @@ impl World {
             self.answer_renewal(index, session, renew);
         }
         self.queue_deadline();
+    }
+
+    /// What its tasks write, as its agent measures it.
+    fn note_writes(&mut self, index: usize, name: &NodeName) {
+        let (now, at) = (self.at(), self.clock(index));
+        let Some(engine) = self.coordinator.engine.as_mut() else { return };
+        let known = engine.core().books().node_named(name);
+        let tasks: Vec<TaskId> = known.into_iter().flat_map(|node| &node.tasks).copied().collect();
+        for task in tasks {
+            let rate = self.asked.get(&task).and_then(|asked| asked.does(at)).unwrap_or_default();
+            engine.observe(now, &Observation::TaskWrites { task, rate });
+        }
     }
 
     /// Who hears of it has the plans that were sent before: what was decided while a node was silent must

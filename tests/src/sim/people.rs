@@ -2,7 +2,8 @@
 //! and move budgets about.
 
 use scheduler_core::{
-    AccountRequest, Amount, Cut, Event, JobRequest, JobState, Policy, Role, Sharing, Size, WINDOW,
+    AccountRequest, Amount, Cut, Event, JobRequest, JobState, Policy, Role, Sharing, Size,
+    Standing, WINDOW,
 };
 use simulator::plain_job;
 use tidegate_model::{
@@ -149,7 +150,8 @@ impl World {
                     self.tell(Event::JobRequested { job, by: PERSON, request });
                 }
             }
-            (21..=52, _) => self.move_budgets(),
+            (21..=24, _) => self.squeeze(),
+            (25..=52, _) => self.move_budgets(),
             (61..=75, _) => self.meddle_with_gates(),
             (53..=60, _) => {
                 if let Some(job) = self.displacing_job() {
@@ -173,6 +175,21 @@ impl World {
         let engine = self.coordinator.engine()?;
         let waits = |one: &&scheduler_core::Attempt| one.ready.is_none() && one.stop.is_none();
         engine.core().books().live_attempts().find(waits).map(|attempt| attempt.id.job)
+    }
+
+    /// Takes the budget of a job that runs inside it, or at least what it has not spent: limits are
+    /// crossed, and work becomes free.
+    fn squeeze(&mut self) {
+        let inside: Vec<_> = self.coordinator.engine().map_or_else(Vec::new, |engine| {
+            let books = engine.core().books();
+            let inside = books.live_attempts().filter(|one| one.standing != Standing::Free);
+            let jobs = inside.filter_map(|one| books.jobs.get(&one.id.job));
+            jobs.map(|job| job.spec.account.clone()).collect()
+        });
+        if let Some(account) = self.rng.choice(inside) {
+            let size = Size::Fixed(Amount::ZERO);
+            self.ask_of_accounts(AccountRequest::Set { account, size, cut: Cut::Now });
+        }
     }
 
     fn move_budgets(&mut self) {

@@ -29,6 +29,8 @@ enum Manner {
     Endless,
     /// It writes nothing, and gives it back after a while.
     Unused,
+    /// It writes nothing, and keeps it.
+    Kept,
     /// It asks anew before it is done.
     Again,
     /// A rank of it dies meanwhile.
@@ -92,9 +94,9 @@ impl Asked {
         }
     }
 
-    fn does(&self, at: SinceBoot) -> Option<Bandwidth> {
+    pub(super) fn does(&self, at: SinceBoot) -> Option<Bandwidth> {
         let rate = self.granted(at)?.unwrap_or(self.speed).min(self.speed);
-        Some(rate).filter(|_| self.manner != Manner::Unused)
+        Some(rate).filter(|_| !matches!(self.manner, Manner::Unused | Manner::Kept))
     }
 
     /// Counts what was written since the last look. A permit that lapsed meanwhile counts as lapsed
@@ -114,7 +116,7 @@ pub(super) fn close(ask: &mut Option<AskRecord>) {
 }
 
 impl World {
-    fn clock(&self, index: usize) -> SinceBoot {
+    pub(super) fn clock(&self, index: usize) -> SinceBoot {
         self.nodes.get(index).map_or(SinceBoot(0), |node| node.clock.read(self.now))
     }
 
@@ -204,7 +206,8 @@ impl World {
     fn manner(&mut self, task: TaskId) -> Manner {
         match self.rng.u8(..) {
             _ if self.rehearsed(task).is_some() => Manner::Writes,
-            0..=60 => Manner::Endless,
+            0..=35 => Manner::Endless,
+            36..=60 => Manner::Kept,
             61..=80 => Manner::Unused,
             81..=100 => Manner::Again,
             101..=112 => Manner::Dies,
@@ -289,7 +292,7 @@ impl World {
                 let exit = TaskExit::Signaled(9);
                 self.after(soon, Happening::Exits { node, task, boot, exit });
             }
-            Manner::Writes | Manner::Endless | Manner::Unused | Manner::Again => {}
+            Manner::Writes | Manner::Endless | Manner::Unused | Manner::Kept | Manner::Again => {}
         }
     }
 
@@ -301,7 +304,7 @@ impl World {
         asked.look = asked.look.saturating_add(1);
         let (look, left) = (asked.look, Bytes(asked.bytes.0.saturating_sub(asked.written.0)));
         let delay = match (asked.manner, asked.granted(at)) {
-            (Manner::Endless, _) | (_, None) => return,
+            (Manner::Endless | Manner::Kept, _) | (_, None) => return,
             (Manner::Unused, Some(_)) => idle,
             (Manner::Writes | Manner::Again | Manner::Dies, Some(rate)) => {
                 rate.unwrap_or(asked.speed).min(asked.speed).takes(left).0.max(1)

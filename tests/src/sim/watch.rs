@@ -367,21 +367,24 @@ impl Seen {
                 let first = Issued { record: stamp.seq, rate: *rate };
                 self.issued.insert(permit.task, (permit.ask, vec![first]));
             }
-            Decision::WriteRated { attempt, rate, pooled, .. } => {
+            Decision::WriteRated { attempt, rate, pooled, still } => {
+                // Time tells who is silent; the others hear of it.
+                let silent = *pooled && still.is_none();
                 let Some(task) = self.speaker(*attempt) else {
                     self.admitted.entry(*attempt).and_modify(|kept| *kept = Some(*rate));
                     return;
                 };
                 if let Some((_, rates)) = self.issued.get_mut(&task) {
                     // Of one record nobody hears but the last.
-                    rates.retain(|one| one.record < stamp.seq && !*pooled);
+                    rates.retain(|one| one.record < stamp.seq && !silent);
                     rates.push(Issued { record: stamp.seq, rate: Some(*rate) });
                 }
-                if *pooled {
+                if silent {
                     self.meet("WriteRated of a silent node");
                 }
             }
-            Decision::SaveAdmitted { attempt, rate, .. } => {
+            // Who writes by a permit goes on with it.
+            Decision::SaveAdmitted { attempt, rate, .. } if self.speaker(*attempt).is_none() => {
                 self.admitted.insert(*attempt, *rate);
             }
             Decision::WriteEnded(attempt) | Decision::AttemptEnded { attempt, .. } => {

@@ -114,17 +114,17 @@ pub fn measure(target: &Target, small: bool) -> anyhow::Result<Calm> {
     Ok(Calm { capacity, bystanders: bystanders.end()? })
 }
 
-/// Writes for eight seconds, and takes the file away.
+/// Writes for eight seconds into a file that is gone when this ends, however it does.
 fn fill(path: &std::path::Path) -> anyhow::Result<()> {
     let words = || path.display().to_string();
     let mut file = File::create(path).with_context(words)?;
+    fs::remove_file(path).with_context(words)?;
     let (began, block) = (Instant::now(), vec![5; 1 << 18]);
     while began.elapsed() < Duration::from_secs(8) {
         file.write_all(&block).with_context(words)?;
         file.sync_data().with_context(words)?;
     }
-    drop(file);
-    fs::remove_file(path).with_context(words)
+    Ok(())
 }
 
 /// Plays one storm on a cluster of its own.

@@ -7,7 +7,7 @@ use tidegate_model::{
     WriteClass,
 };
 
-use super::{GateId, is_silent, nodes_of, open_ask, writing};
+use super::{GateId, is_silent, is_unused, nodes_of, open_ask, writing};
 use crate::books::{Attempt, Books, Job, Writing};
 use crate::decision::{Right, SaveReason};
 use crate::gate::{Flow, Limits, POOL_PART, Urgency, Want, Writer};
@@ -70,13 +70,14 @@ impl Target {
             let waits = rate.over(begins.since(now));
             let left = of.bytes.0.saturating_add(waits.0).saturating_sub(written.0);
             let heard = !nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
+            let unused = is_unused(books, seen, now, (job, attempt, of));
             target.writers.push(Writer {
                 who: attempt.id,
                 rate,
                 told,
                 own,
-                asks: of.permit.is_some() && target.capped && heard,
-                pooled: of.pooled,
+                asks: of.permit.is_some() && target.capped && heard && !unused,
+                pooled: of.pooled || unused && !target.capped,
                 left: Bytes(left.max(1)),
             });
         }
@@ -118,6 +119,12 @@ impl Target {
         (job, attempt): (&Job, &Attempt),
     ) -> Option<Want> {
         let Waits { since, ask, patience } = Waits::of(seen, attempt, self.flow)?;
+        let tells = ask.and_then(|(task, _)| books.task(task)).map(|task| task.place.node);
+        let all = attempt.tasks.iter().map(|task| task.place.node).filter(|_| tells.is_none());
+        if tells.into_iter().chain(all).any(|node| is_silent(books, seen, node, now)) {
+            // It would not hear of its turn.
+            return None;
+        }
         let late = now.since(since) >= books.policy.sharing.gate_patience
             || patience.is_some_and(|at| at <= now);
         let declared = ask.map(|(_, ask)| weighed(ask, self.files, self.limits.cap));
@@ -132,7 +139,8 @@ impl Target {
             gang: waiting_gang(books, attempt),
             since,
             record: attempt.save.map_or(DecisionSeq(0), |save| save.decision),
-            overdue: self.capped && late,
+            // Who writes out of the pool already has its part of it.
+            overdue: self.capped && late && attempt.writing.is_none(),
         })
     }
 
@@ -145,7 +153,8 @@ impl Target {
     }
 }
 
-/// Who may wait at a gate: not who has stopped, or is through.
+/// Who may wait at a gate: not who has stopped, or is through. Who is asked to leave and writes out of the
+/// pool waits for its turn like the others.
 fn waiting<'books>(
     books: &'books Books,
     seen: &Observations,
@@ -156,7 +165,8 @@ fn waiting<'books>(
     let asking = seen.asking(of).map(|task| task.attempt);
     let all: BTreeSet<_> = unsaid.chain(asking).collect();
     all.into_iter().filter_map(|id| books.with_job(id)).filter(move |(job, attempt)| {
-        attempt.writing.is_none()
+        let leaves = attempt.save.is_some_and(|save| save.admitted.is_none());
+        attempt.writing.is_none_or(|held| held.pooled && leaves && held.flow() == of.flow)
             && attempt.is_live()
             && attempt.stop.is_none()
             && job.storage() == Some(of.storage)
@@ -276,7 +286,7 @@ pub(super) fn weighed_at(books: &Books, now: Timestamp, storage: &StorageName, a
 }
 
 /// The part of a reckoned rate that is bytes: less than all of it where files are what takes time.
-pub(super) fn said_rate(ask: Ask, weighed: Bytes, rate: Bandwidth) -> Bandwidth {
+pub(crate) fn said_rate(ask: Ask, weighed: Bytes, rate: Bandwidth) -> Bandwidth {
     let part = u128::from(rate.0).saturating_mul(ask.bytes.0.into());
     let part = part.checked_div(u128::from(weighed.0)).unwrap_or(0);
     Bandwidth(u64::try_from(part).unwrap_or(u64::MAX).clamp(1, rate.0.max(1)))

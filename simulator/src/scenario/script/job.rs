@@ -7,7 +7,7 @@ use tidegate_model::{
 
 use super::{expand, user};
 use crate::cluster::job_spec;
-use crate::work::{OnSave, Work};
+use crate::work::{Asks, OnSave, Work};
 
 /// A job before it is submitted.
 #[derive(Debug, Clone)]
@@ -42,8 +42,9 @@ impl JobForm {
             "no-free" => self.spec.while_waiting = WhileWaiting::Wait,
             "whole-cluster" => self.spec.whole_cluster = true,
             "no-checkpoint" => self.spec.checkpoint = None,
-            "asks" => self.work.asks = true,
-            "restores" => (self.work.asks, self.work.restores) = (true, true),
+            "asks" => self.work.asks = Asks::Writes,
+            "restores" => self.work.asks = Asks::Restores,
+            "keeps-permits" => self.work.asks = Asks::ForNothing,
             "ignores-saves" => self.work.on_save = OnSave::Ignore,
             "saves-and-stays" => self.work.on_save = OnSave::Stay,
             "forgets" => self.work.forgets = true,

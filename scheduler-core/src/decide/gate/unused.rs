@@ -1,0 +1,78 @@
+//! Who holds a permit and does not write.
+//!
+//! A permit is its holder's for as long as the job does not say that it is done. Where nothing is seen to be
+//! written long after all of it could have been, that word may have been forgotten. So that it keeps nobody
+//! from the target, the job is told to keep to what a silent node has, out of the pool. As soon as it writes,
+//! it may have more again. Where there is no cap it is none of the number of writers meanwhile.
+
+use tidegate_model::{Bandwidth, Bytes, Span, Timestamp};
+
+use super::{is_silent, writing};
+use crate::books::{Attempt, Books, Job, Writing};
+use crate::decide::victims::expected_save;
+use crate::decision::Decision;
+use crate::gate::Flow;
+use crate::observations::Observations;
+
+/// A permit is kept for so many times what its bytes take: who is slow is no slower than that.
+const TIMES: u64 = 3;
+
+/// And for so long at least: six reports of the slowest pace.
+const LEAST: Span = Span::seconds(30);
+
+/// From when on a permit is not kept for who does not write; none of who is asked to leave, as its grace ends
+/// that too.
+fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<Timestamp> {
+    let holds = of.permit.is_some() && of.flow() == Flow::Writes;
+    if !holds || attempt.save.is_some() || attempt.stop.is_some() {
+        return None;
+    }
+    if of.pooled {
+        // What it has is its share already.
+        return Some(of.since);
+    }
+    // Without a cap nobody knows what its bytes take.
+    let takes = of.rate.map_or_else(|| expected_save(books, job), |rate| rate.takes(of.bytes));
+    let kept = Span(takes.0.saturating_mul(TIMES)).max(LEAST);
+    Some(of.since.plus(kept))
+}
+
+/// Whether its permit is held for nothing.
+pub(crate) fn is(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    of: (&Job, &Attempt, Writing),
+) -> bool {
+    if from(books, of).is_none_or(|at| at > now) {
+        return false;
+    }
+    // What a job says that it wrote may be what nobody can measure.
+    let said = of.2.permit.and_then(|permit| seen.ask_of(permit.task));
+    if said.is_none_or(|noted| noted.seen.written > Bytes(0)) {
+        return false;
+    }
+    // Of whom nothing is known nothing is assumed.
+    let mut tasks = of.1.tasks().filter(|(_, task)| task.exit.is_none());
+    tasks.all(|(id, task)| {
+        seen.writes_by(id) == Some(Bandwidth(0)) && !is_silent(books, seen, task.place.node, now)
+    })
+}
+
+/// Who is to keep to its share from now on.
+pub(super) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
+    let unused = |one: &(&Job, &Attempt, Writing)| !one.2.pooled && is(books, seen, now, *one);
+    writing(books).filter(unused).find_map(|(job, attempt, of)| {
+        // Without a cap nothing is kept for it.
+        books.safe_rate(job, attempt, of.flow())?;
+        let (before, rate) = (of.rate?, of.after?);
+        let still = of.still.max(Some(before)).filter(|still| *still > rate);
+        Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true, still })
+    })
+}
+
+/// The next instant at which somebody may be found not to write.
+pub(super) fn next_deadline(books: &Books, now: Timestamp) -> Option<Timestamp> {
+    let ordinary = writing(books).filter(|(_, _, of)| !of.pooled);
+    ordinary.filter_map(|one| from(books, one)).filter(|at| *at > now).min()
+}
