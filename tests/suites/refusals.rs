@@ -282,5 +282,5 @@ async fn a_leave_limit_or_gate_patience_of_nothing_is_refused_and_the_policy_sta
         assert_eq!(policy().await, before, "{key}");
     };
     check("leave_limit", "30m", |sharing| sharing.leave_limit_ms = Some(0)).await;
-    check("gate_patience", "24h", |sharing| sharing.gate_patience_ms = Some(0)).await;
+    check("gate_patience", "1d", |sharing| sharing.gate_patience_ms = Some(0)).await;
 }
