@@ -12,6 +12,7 @@ mod repeated;
 mod roles;
 mod rules;
 mod sharing;
+mod silent_asks;
 mod victims;
 
 use tidegate_model::{

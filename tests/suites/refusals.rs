@@ -254,3 +254,33 @@ async fn a_disk_that_fills_under_the_coordinator_loses_nothing_that_was_accepted
         assert_eq!(view.state(), v1::JobState::Done);
     }
 }
+
+#[tokio::test]
+async fn a_leave_limit_or_gate_patience_of_nothing_is_refused_and_the_policy_stays_as_it_was() {
+    let cluster = cluster(&Plan::nodes(1, 1)).await;
+    let client = cluster.client().unwrap();
+    let policy = async || {
+        let request = v1::GetPolicyRequest {};
+        client.api().get_policy(request).await.unwrap().into_inner()
+    };
+    let before = policy().await;
+    let check = async |key: &str, most: &str, change: fn(&mut v1::Sharing)| {
+        let expected = format!("{key}: 0 given; 1s to {most} is accepted");
+        let mut asked = before.policy.clone().unwrap();
+        change(asked.sharing.as_mut().unwrap());
+        let request = v1::SetPolicyRequest { policy: Some(asked), version: None };
+        let status = client.api().set_policy(request).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, &*expected));
+        for nothing in ["0", "0s"] {
+            let mut command = Command::new(cluster.binaries().path("tidegate"));
+            command.arg("--socket").arg(cluster.socket()).args(["policy", "set"]);
+            let output = command.arg(format!("{key}={nothing}")).output().unwrap();
+            let words = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{key}={nothing}: {words}");
+            assert!(words.contains(key) && words.contains("accepted"), "{key}={nothing}: {words}");
+        }
+        assert_eq!(policy().await, before, "{key}");
+    };
+    check("leave_limit", "30m", |sharing| sharing.leave_limit_ms = Some(0)).await;
+    check("gate_patience", "1d", |sharing| sharing.gate_patience_ms = Some(0)).await;
+}

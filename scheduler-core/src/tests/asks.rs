@@ -9,10 +9,10 @@ use tidegate_model::{
 use super::lab::{Lab, offer};
 use crate::{Event, GateRequest, GateRule, Observation};
 
-const GB: u64 = 1_000_000_000;
+pub(super) const GB: u64 = 1_000_000_000;
 
 /// A node for each of some jobs that run, and limits of the target that they save to.
-fn lab(jobs: u32, rule: GateRule) -> (Lab, Vec<JobId>) {
+pub(super) fn lab(jobs: u32, rule: GateRule) -> (Lab, Vec<JobId>) {
     lab_of(jobs, rule, None)
 }
 
@@ -33,7 +33,7 @@ fn lab_of(jobs: u32, rule: GateRule, asks_within: Option<AsksWithin>) -> (Lab, V
     (lab, jobs)
 }
 
-fn task(job: JobId) -> TaskId {
+pub(super) fn task(job: JobId) -> TaskId {
     TaskId { attempt: AttemptId { job, number: 1 }, index: 0 }
 }
 
@@ -43,7 +43,7 @@ fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
     lab.apply(&event);
 }
 
-fn asked(number: u64, bytes: u64, files: u32) -> AskSeen {
+pub(super) fn asked(number: u64, bytes: u64, files: u32) -> AskSeen {
     let (bytes, class) = (Bytes(bytes), WriteClass::Periodic);
     let ask = Ask { number, class, bytes, files, patience: None };
     AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false, rated: DecisionSeq(0) }
@@ -57,7 +57,7 @@ fn signalled(lab: &mut Lab, job: JobId) {
     lab.apply(&event);
 }
 
-fn permit(lab: &Lab, job: JobId) -> Option<Permit> {
+pub(super) fn permit(lab: &Lab, job: JobId) -> Option<Permit> {
     let node = lab.nodes_of(job).first().copied().unwrap();
     match lab.core.wanted_of(NodeId(node)).remove(&task(job))? {
         Order::Run(launch) => launch.permit,
