@@ -316,11 +316,6 @@ impl Observations {
         self.writes.range(tasks).map(|(_, rate)| *rate)
     }
 
-    /// What a task writes; none before its node has measured it.
-    pub(crate) fn writes_by(&self, task: TaskId) -> Option<Bandwidth> {
-        self.writes.get(&task).copied()
-    }
-
     /// Gates that somebody has asked at.
     pub(crate) fn asked_gates(&self) -> impl Iterator<Item = GateId<'_>> {
         self.asking.iter().flat_map(|(flow, storages)| {

@@ -309,6 +309,28 @@ async fn who_is_not_heard_falls_to_a_safe_rate_and_nobody_gets_what_it_may_still
 }
 
 #[tokio::test]
+async fn a_permit_that_nothing_is_written_under_keeps_nobody_waiting_for_long() {
+    let cluster = cluster(Some(1)).await;
+    let client = cluster.client().unwrap();
+    let mut first = Job::started(&cluster, "first").await;
+    let mut second = Job::started(&cluster, "second").await;
+    first.ask(1000);
+    assert_eq!(first.rate(), OF_A_NODE);
+    second.ask(1000);
+    assert_eq!(second.hear()["wait"]["position"], 1);
+    // Half a minute is the least that a permit is kept for.
+    let share = first.rate();
+    assert!(0 < share && share <= CAP / 10, "{share}");
+    assert_eq!(second.rate(), OF_A_NODE);
+    let request = v1::ExplainRequest { job: first.id.to_string(), at_ms: None };
+    let told = client.api().explain(request).await.unwrap().into_inner().lines.join("; ");
+    assert!(told.contains("nothing is seen to be written by it at shared"), "{told}");
+    second.done(1);
+    first.done(1);
+    decided_as_it_was(&cluster);
+}
+
+#[tokio::test]
 async fn the_permit_of_a_job_that_is_killed_goes_to_the_next() {
     let cluster = cluster(Some(1)).await;
     let mut first = Job::started(&cluster, "first").await;
@@ -449,7 +471,6 @@ async fn whose_agent_comes_back_in_a_save_storm_has_its_whole_share_again_within
 }
 
 #[tokio::test]
-#[ignore = "who is back stays at what is kept for silent nodes until one of those that came in its place is done"]
 async fn whose_agent_comes_back_has_its_whole_share_again_though_as_many_others_write_as_may() {
     all_have_their_share_again(None).await;
 }

@@ -14,12 +14,6 @@ use crate::decision::Decision;
 use crate::gate::Flow;
 use crate::observations::Observations;
 
-/// A permit is kept for so many times what its bytes take: who is slow is no slower than that.
-const TIMES: u64 = 3;
-
-/// And for so long at least: six reports of the slowest pace.
-const LEAST: Span = Span::seconds(30);
-
 /// From when on a permit is not kept for who does not write; none of who is asked to leave, as its grace ends
 /// that too.
 fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<Timestamp> {
@@ -28,12 +22,15 @@ fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<
         return None;
     }
     if of.pooled {
-        // What it has is its share already.
-        return Some(of.since);
+        // Who had more than it is to keep to: of those that write out of the pool it is the only kind.
+        return of.still.map(|_| of.since);
     }
-    // Without a cap nobody knows what its bytes take.
-    let takes = of.rate.map_or_else(|| expected_save(books, job), |rate| rate.takes(of.bytes));
-    let kept = Span(takes.0.saturating_mul(TIMES)).max(LEAST);
+    let kept = match of.rate {
+        // Three times what its bytes take at the slowest that it was told.
+        Some(_) => Span(of.longest.0.saturating_mul(2)),
+        // Without a cap nobody knows what they take.
+        None => Span(expected_save(books, job).0.saturating_mul(3)),
+    };
     Some(of.since.plus(kept))
 }
 
@@ -52,11 +49,10 @@ pub(crate) fn is(
     if said.is_none_or(|noted| noted.seen.written > Bytes(0)) {
         return false;
     }
-    // Of whom nothing is known nothing is assumed.
+    // Nodes say it of those that write.
+    let all = seen.writes_of(of.1.id).all(|rate| rate == Bandwidth(0));
     let mut tasks = of.1.tasks().filter(|(_, task)| task.exit.is_none());
-    tasks.all(|(id, task)| {
-        seen.writes_by(id) == Some(Bandwidth(0)) && !is_silent(books, seen, task.place.node, now)
-    })
+    all && tasks.all(|(_, task)| !is_silent(books, seen, task.place.node, now))
 }
 
 /// Who is to keep to its share from now on.
@@ -65,8 +61,9 @@ pub(super) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     writing(books).filter(unused).find_map(|(job, attempt, of)| {
         // Without a cap nothing is kept for it.
         books.safe_rate(job, attempt, of.flow())?;
-        let (before, rate) = (of.rate?, of.after?);
-        let still = of.still.max(Some(before)).filter(|still| *still > rate);
+        let rate = of.after?;
+        let still = of.still.max(of.rate).filter(|still| *still > rate);
+        still?;
         Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true, still })
     })
 }
