@@ -151,8 +151,8 @@ impl FromStr for Bandwidth {
     type Err = UnitError;
     /// `20GiB/s`, or `20GiB`.
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let bytes = text.strip_suffix("/s").unwrap_or(text).parse::<Bytes>();
-        bytes.map(|bytes| Self(bytes.0)).map_err(|_| UnitError::of(text, RATE))
+        let bytes = text.strip_suffix("/s").unwrap_or(text).parse::<Bytes>().ok();
+        bytes.map(|bytes| Self(bytes.0)).ok_or_else(|| UnitError::of(text, RATE))
     }
 }
 
@@ -183,8 +183,7 @@ mod tests {
         assert_eq!("20GiB/s".parse(), Ok(Bandwidth(20 << 30)));
         assert_eq!(Bandwidth(20 << 30).to_string(), "20GiB/s");
         let told = "80/s".parse::<Bandwidth>().unwrap_err().to_string();
-        let expected =
-            "\"80/s\" is not a rate: expected a form like 512KiB/s, 64MiB/s or 10GiB/s";
+        let expected = "\"80/s\" is not a rate: expected a form like 512KiB/s, 64MiB/s or 10GiB/s";
         assert_eq!(told, expected);
     }
 
