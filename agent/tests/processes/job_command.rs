@@ -153,7 +153,10 @@ assert job.asked_to_save() is None and job.identity['task'] == 'job-1.1.0'
     rustc.args(["--edition", "2024", "-o"]).arg(&client).arg(format!("{examples}/client.rs"));
     assert!(rustc.status().unwrap().success(), "it needs nothing but the standard library");
     for (arguments, words) in [
-        (vec!["model", "20000"], "client: TIDEGATE_SOCKET is not set: run it in a task of Tidegate"),
+        (
+            vec!["model", "20000"],
+            "client: TIDEGATE_SOCKET is not set: run it in a task of Tidegate",
+        ),
         (vec!["model"], "client: expected: client FILE BYTES"),
         (vec!["model", "0"], "client: BYTES: \"0\" given; a whole number from 1 is accepted"),
     ] {
