@@ -3,6 +3,7 @@
 mod active_told;
 mod asks;
 mod exits;
+mod gates_shown;
 mod lab;
 mod limits_told;
 mod own_times;

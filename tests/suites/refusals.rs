@@ -12,7 +12,9 @@ use cluster_tests::binaries::Binaries;
 use cluster_tests::cluster::{Cluster, Plan, Role};
 use cluster_tests::processes::Daemon;
 use cluster_tests::wait::until;
+use tidegate_model::{CheckpointOffer, JobSpec, SaveTarget, Span};
 use tidegate_proto::v1;
+use tidegate_proto::v1::change_gate_request::{Change, Pause, Resume};
 use tonic::Code;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -103,6 +105,47 @@ async fn what_no_gang_can_serve_is_refused_with_what_would_be_accepted() {
     assert!(refused.contains("12 GPUs asked"), "{refused}");
     assert!(refused.contains("up to 4 on one node, multiples of 4 up to 8"), "{refused}");
     assert_eq!(client.jobs().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_pause_of_a_target_that_nobody_knows_is_refused_with_those_that_are() {
+    let cluster = cluster(&Plan::nodes(1, 1)).await;
+    let client = cluster.client().unwrap();
+    let change = async |storage: &str, change| {
+        let request = v1::ChangeGateRequest { storage: storage.into(), change: Some(change) };
+        client.api().change_gate(request).await.map(|reply| reply.into_inner().changed)
+    };
+    let pause = || Change::Pause(Pause { reason: "a disk".into() });
+    let refused = async |storage: &str, asked: Change, known: &str| {
+        let status = change(storage, asked).await.unwrap_err();
+        let words = format!(
+            "{storage} has no limits, and no job names it; known are: {known}; `tidegate gate set \
+             {storage}` makes it"
+        );
+        assert_eq!((status.code(), status.message()), (Code::NotFound, words.as_str()));
+    };
+    refused("shraed", pause(), "none").await;
+    let rule = v1::GateRule { cap_bytes_per_s: Some(1 << 30), ..v1::GateRule::default() };
+    client.set_gate("shared", rule).await.unwrap();
+    let offer = CheckpointOffer {
+        asks_within: None,
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(1),
+        bytes: None,
+        storage: "scratch".parse().unwrap(),
+        saved_codes: Vec::new(),
+        rehearsal: None,
+    };
+    client.submit(&JobSpec { checkpoint: Some(offer), ..cluster.job("saves", 1) }).await.unwrap();
+    for asked in [pause(), Change::Resume(Resume {})] {
+        refused("shraed", asked, "scratch, shared").await;
+    }
+    for storage in ["shared", "scratch"] {
+        assert!(change(storage, pause()).await.unwrap(), "{storage}");
+    }
+    let empty = change("shared", Change::Pause(Pause { reason: " ".into() })).await.unwrap_err();
+    assert_eq!(empty.message(), "a reason is needed, and shown to everybody; give --reason TEXT");
 }
 
 #[tokio::test]
