@@ -321,6 +321,7 @@ async fn a_permit_that_nothing_is_written_under_keeps_nobody_waiting_for_long() 
     // Half a minute is the least that a permit is kept for.
     let share = first.rate();
     assert!(0 < share && share <= CAP / 10, "{share}");
+    assert_eq!(second.rate(), CAP - OF_A_NODE, "before its node has said that it was told");
     assert_eq!(second.rate(), OF_A_NODE);
     let request = v1::ExplainRequest { job: first.id.to_string(), at_ms: None };
     let told = client.api().explain(request).await.unwrap().into_inner().lines.join("; ");
@@ -433,6 +434,8 @@ async fn all_have_their_share_again(writers: Option<u32>) {
     for job in &mut silenced {
         job.ask(1000);
         assert_eq!(job.rate(), share);
+        // They write for so long that it would take too long here: they say so.
+        job.say(&json!({"progress": {"permit": 1, "bytes": 1}}));
     }
     others.iter_mut().for_each(|job| job.ask(1000));
     cluster.kill(Role::Agent(0)).unwrap();

@@ -21,9 +21,8 @@ fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<
     if !holds || attempt.save.is_some() || attempt.stop.is_some() {
         return None;
     }
-    if of.pooled {
-        // Who had more than it is to keep to: of those that write out of the pool it is the only kind.
-        return of.still.map(|_| of.since);
+    if keeps_to_share(of) {
+        return Some(of.since);
     }
     let kept = match of.rate {
         // Three times what its bytes take at the slowest that it was told.
@@ -32,6 +31,11 @@ fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<
         None => Span(expected_save(books, job).0.saturating_mul(3)),
     };
     Some(of.since.plus(kept))
+}
+
+/// Of those that write out of the pool it alone had more that it might go on with.
+fn keeps_to_share(of: Writing) -> bool {
+    of.pooled && of.still.is_some()
 }
 
 /// Whether its permit is held for nothing.
@@ -57,7 +61,8 @@ pub(crate) fn is(
 
 /// Who is to keep to its share from now on.
 pub(super) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
-    let unused = |one: &(&Job, &Attempt, Writing)| !one.2.pooled && is(books, seen, now, *one);
+    let unused =
+        |one: &(&Job, &Attempt, Writing)| !keeps_to_share(one.2) && is(books, seen, now, *one);
     writing(books).filter(unused).find_map(|(job, attempt, of)| {
         // Without a cap nothing is kept for it.
         books.safe_rate(job, attempt, of.flow())?;
@@ -70,6 +75,6 @@ pub(super) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
 
 /// The next instant at which somebody may be found not to write.
 pub(super) fn next_deadline(books: &Books, now: Timestamp) -> Option<Timestamp> {
-    let ordinary = writing(books).filter(|(_, _, of)| !of.pooled);
-    ordinary.filter_map(|one| from(books, one)).filter(|at| *at > now).min()
+    let whole = writing(books).filter(|(_, _, of)| !keeps_to_share(*of));
+    whole.filter_map(|one| from(books, one)).filter(|at| *at > now).min()
 }
