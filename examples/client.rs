@@ -5,12 +5,16 @@
 //! client model.bin 1000000000
 //! ```
 //!
+//! It ends with 0 if it has written, 2 if it was called in a way that cannot work (outside a task, too), 1 if
+//! something else failed: a permit that was denied, a disk that is full.
+//!
 //! One rank asks for its whole gang, before the collective that saves. See docs/job-protocol.md.
 
 use std::env;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -22,13 +26,32 @@ const PIECES: u64 = 100;
 /// at once, at the end.
 const SYNCED: u32 = 25;
 
-fn main() -> io::Result<()> {
+fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [path, bytes] = arguments.as_slice() else {
-        return Err(io::Error::other("which FILE, and how many BYTES?"));
+    let bytes = |given: &String| given.parse::<u64>().ok();
+    let [path, given] = arguments.as_slice() else {
+        return ended(2, "expected: client FILE BYTES");
     };
-    let bytes: u64 = bytes.parse().map_err(io::Error::other)?;
-    let mut job = Job::connect()?;
+    let Some(bytes) = bytes(given).filter(|bytes| *bytes > 0) else {
+        return ended(2, &format!("BYTES: {given:?} given; a whole number from 1 is accepted"));
+    };
+    let Ok(socket) = env::var("TIDEGATE_SOCKET") else {
+        return ended(2, "TIDEGATE_SOCKET is not set: run it in a task of Tidegate");
+    };
+    match write(&socket, path, bytes) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => ended(1, &why.to_string()),
+    }
+}
+
+fn ended(code: u8, why: &str) -> ExitCode {
+    writeln!(io::stderr(), "client: {why}").ok();
+    code.into()
+}
+
+/// Writes so many zeros with a permit.
+fn write(socket: &str, path: &str, bytes: u64) -> io::Result<()> {
+    let mut job = Job::connect(socket)?;
     job.ask(bytes, "periodic")?;
     let mut file = File::create(path)?;
     let zeros = [0_u8; 1 << 16];
@@ -56,9 +79,9 @@ struct Job {
 }
 
 impl Job {
-    fn connect() -> io::Result<Self> {
-        let path = env::var("TIDEGATE_SOCKET").map_err(io::Error::other)?;
-        let stream = BufReader::new(UnixStream::connect(path)?);
+    fn connect(socket: &str) -> io::Result<Self> {
+        let words = |why: io::Error| io::Error::new(why.kind(), format!("{socket}: {why}"));
+        let stream = BufReader::new(UnixStream::connect(socket).map_err(words)?);
         Ok(Self { stream, permit: 0, rate: None, paid: Instant::now(), unsynced: 0 })
     }
 

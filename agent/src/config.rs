@@ -18,8 +18,9 @@ use crate::ports::PortRange;
 const MAX_SOCKET_PATH: usize = 107;
 /// Most bytes of a configuration file.
 const MAX_CONFIG_BYTES: Bytes = Bytes(1 << 20);
-/// A heartbeat more often would be load without news; less often, a dead link would go unnoticed.
-const HEARTBEAT_RANGE: (Span, Span) = (Span(100), Span::seconds(60));
+/// A heartbeat more often would be load without news; less often, a dead link would go unnoticed, and a
+/// short permit be over before it is renewed.
+const HEARTBEAT_RANGE: (Span, Span) = (Span(100), Span::seconds(5));
 
 /// The output of some days of ordinary jobs; a local disk has it to spare.
 const DEFAULT_KEPT_LOGS: Bytes = Bytes(1 << 30);

@@ -11,6 +11,12 @@ pub const MAX_JOB_LINE: usize = 1 << 20;
 /// Most files of one commit. Each costs a stat, and each rank of the largest jobs writes a few.
 pub const MAX_FILES: usize = 10_000;
 
+/// Most bytes of one ask, 1 PiB: fifty times the checkpoint of a model of a trillion parameters.
+pub const MAX_ASK_BYTES: u64 = 1 << 50;
+
+/// Most files of one ask: a thousand for each of ten thousand ranks.
+pub const MAX_ASK_FILES: u32 = 10_000_000;
+
 /// Said by the job. Keys that are not known are ignored: a job may be newer than its shim.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -37,7 +43,7 @@ pub struct Wish {
     /// A [`tidegate_model::WriteClass`].
     pub class: String,
     /// Of the whole gang; none = not said.
-    pub files: Option<u32>,
+    pub files: Option<u64>,
     /// How long the job will wait, in seconds; none = as long as the policy says.
     pub wait_s: Option<u64>,
 }

@@ -319,6 +319,8 @@ impl fmt::Display for Slot<'_> {
             Self::Span(ms) => Span(**ms).fmt(out),
             Self::Newer(ms) => Span(ms.unwrap_or_default()).fmt(out),
             Self::Count(count) => count.fmt(out),
+            // Not off: above none is every job.
+            Self::Above(Some(0)) => out.write_str("0 (every job with a min runtime)"),
             Self::Above(Some(gpus)) => gpus.fmt(out),
             Self::Above(None) => out.write_str("off"),
             Self::Part(millionths) => out.write_str(&percent(**millionths)),
@@ -356,4 +358,22 @@ fn document(slots: &[(&'static str, Slot<'_>)]) -> Map<String, Value> {
         (format!("{key}{unit}"), value)
     };
     slots.iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rehearsal_for_more_than_no_gpus_is_told_as_one_for_every_job() {
+        let check = |text: &str, exact: Option<u32>, told: &str| {
+            let mut gpus = Some(7);
+            let mut slot = Slot::Above(&mut gpus);
+            assert_eq!(slot.set(text), Ok(()));
+            assert_eq!((slot.to_string().as_str(), slot.exact()), (told, ("", json!(exact))));
+        };
+        check("8", Some(8), "8");
+        check("0", Some(0), "0 (every job with a min runtime)");
+        check("off", None, "off");
+    }
 }

@@ -47,12 +47,23 @@ pub struct Bytes(pub u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitError {
     given: String,
+    /// What was expected, and forms of it.
+    expected: (&'static str, &'static str),
+}
+
+const SIZE: (&str, &str) = ("size", "512KiB, 64MiB or 10GiB");
+const RATE: (&str, &str) = ("rate", "512KiB/s, 64MiB/s or 10GiB/s");
+
+impl UnitError {
+    fn of(given: &str, expected: (&'static str, &'static str)) -> Self {
+        Self { given: given.chars().take(64).collect(), expected }
+    }
 }
 
 impl fmt::Display for UnitError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { given } = self;
-        write!(out, "{given:?} is not a size: expected a form like 512KiB, 64MiB or 10GiB")
+        let Self { given, expected: (what, forms) } = self;
+        write!(out, "{given:?} is not a {what}: expected a form like {forms}")
     }
 }
 
@@ -78,7 +89,7 @@ impl FromStr for Bytes {
             let number = text.strip_suffix(unit)?.trim_end();
             number.parse::<u64>().ok()?.checked_mul(*size).map(Self)
         };
-        parse().ok_or_else(|| UnitError { given: text.chars().take(64).collect() })
+        parse().ok_or_else(|| UnitError::of(text, SIZE))
     }
 }
 
@@ -140,8 +151,8 @@ impl FromStr for Bandwidth {
     type Err = UnitError;
     /// `20GiB/s`, or `20GiB`.
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let bytes: Bytes = text.strip_suffix("/s").unwrap_or(text).parse()?;
-        Ok(Self(bytes.0))
+        let bytes = text.strip_suffix("/s").unwrap_or(text).parse::<Bytes>().ok();
+        bytes.map(|bytes| Self(bytes.0)).ok_or_else(|| UnitError::of(text, RATE))
     }
 }
 
@@ -171,6 +182,9 @@ mod tests {
         assert_eq!(Bandwidth::of(Bytes(1), Span(0)), None);
         assert_eq!("20GiB/s".parse(), Ok(Bandwidth(20 << 30)));
         assert_eq!(Bandwidth(20 << 30).to_string(), "20GiB/s");
+        let told = "80/s".parse::<Bandwidth>().unwrap_err().to_string();
+        let expected = "\"80/s\" is not a rate: expected a form like 512KiB/s, 64MiB/s or 10GiB/s";
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -184,8 +184,9 @@ pub(crate) fn step(
         let any = one_more(limits, writers);
         any.then(|| room.next(now, writers, wants).or_else(|| room.overdue(wants))).flatten()
     };
-    // Who writes out of the pool was not the first in the order: those that are go before it.
-    let returned = || one_more(limits, writers).then(|| raised(true)).flatten();
+    // Who writes out of the pool was not the first in the order: those that are go before it. It writes all
+    // the same, so that as many write as may is no reason to keep it slow.
+    let returned = || raised(true);
     lowered(limits, writers, pool_needed)
         .or_else(|| raised(false))
         .or_else(admitted)

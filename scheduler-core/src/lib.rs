@@ -56,7 +56,7 @@ pub use event::{AccountRequest, Event, GateRequest, JobRequest, Observation};
 pub use evolve::{Broken, Stamp};
 pub use explain::{Explanation, Reason};
 pub use gate::{Adapted, CapHours, Evidence, Flow, Gate, GateRule, Pause};
-pub use gate_status::{GateStatus, WaiterStatus, WriterStatus};
+pub use gate_status::{GateStatus, TurnStatus, WaiterStatus, WriterStatus};
 pub use money::{Amount, Pledge, Rate, WINDOW, Weight, Window};
 pub use observations::{NodeState, Observations, SeenNode};
 pub use own_times::LongAsk;

@@ -39,6 +39,8 @@ pub(crate) struct Noted {
     pub(crate) since: Timestamp,
     /// What its job was told of its turn.
     pub(crate) told: Option<Told>,
+    /// When it was first heard that an ask of the task was over: this one, or the one before it.
+    pub(crate) ended: Option<Timestamp>,
 }
 
 /// When somebody's turn to write comes, as it was told.
@@ -280,11 +282,17 @@ impl Observations {
 
     fn note_ask(&mut self, books: &Books, now: Timestamp, task: TaskId, seen: AskSeen) {
         let since = Timestamp(now.0.saturating_sub(seen.waited.0));
-        let known = self.asks.get(&task).filter(|old| old.seen.ask.number == seen.ask.number);
+        let before = self.asks.get(&task);
+        let known = before.filter(|old| old.seen.ask.number == seen.ask.number);
         let since = known.map_or(since, |old| old.since);
         let told = known.and_then(|old| old.told);
         let is_new = known.is_none();
-        self.asks.insert(task, Noted { seen, since, told });
+        // A later ask ends the one before it.
+        let ends = before.is_some_and(|old| !old.seen.done) && (seen.done || is_new);
+        let unheard = before.is_none() && seen.done;
+        let ended = before.and_then(|old| old.ended);
+        let ended = if ends || unheard { Some(now) } else { ended };
+        self.asks.insert(task, Noted { seen, since, told, ended });
         let job = books.jobs.get(&task.attempt.job);
         if let Some(storage) = job.and_then(|job| job.storage()).cloned() {
             let flow = Flow::of(seen.ask.class);
@@ -314,11 +322,6 @@ impl Observations {
     pub(crate) fn writes_of(&self, attempt: AttemptId) -> impl Iterator<Item = Bandwidth> {
         let tasks = TaskId { attempt, index: 0 }..=TaskId { attempt, index: u32::MAX };
         self.writes.range(tasks).map(|(_, rate)| *rate)
-    }
-
-    /// What a task writes; none before its node has measured it.
-    pub(crate) fn writes_by(&self, task: TaskId) -> Option<Bandwidth> {
-        self.writes.get(&task).copied()
     }
 
     /// Gates that somebody has asked at.

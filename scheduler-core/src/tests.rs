@@ -3,6 +3,7 @@
 mod active_told;
 mod asks;
 mod exits;
+mod gates_shown;
 mod lab;
 mod limits_told;
 mod own_times;
@@ -12,6 +13,7 @@ mod repeated;
 mod roles;
 mod rules;
 mod sharing;
+mod silent_asks;
 mod victims;
 
 use tidegate_model::{

@@ -88,6 +88,12 @@ fn build() -> anyhow::Result<PathBuf> {
     let dir = profile_dir(&me).context("the harness runs from a cargo target directory")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    // What cargo tells a test of its package would be told to build scripts, and some run again for it.
+    let of_package =
+        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST");
+    for (name, _) in std::env::vars().filter(|(name, _)| of_package(name)) {
+        command.env_remove(name);
+    }
     command.args(["build", "--quiet", "--locked", "--bins", "--lib"]);
     if dir.ends_with("release") {
         command.arg("--release");

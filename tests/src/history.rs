@@ -15,6 +15,8 @@ use tidegate_model::{
     UserId, WriteClass,
 };
 
+use crate::offer::offer;
+
 /// An engine over the journal, at the later of its newest instant and `now`; a new store has the
 /// default policy, but that a gang may have all of a small cluster.
 ///
@@ -121,14 +123,9 @@ fn by(user: u32, request: AccountRequest) -> Event {
 /// Free work of 8 GPUs that can save.
 fn submit_free(key: u128) -> Event {
     let checkpoint = Some(CheckpointOffer {
-        asks_within: None,
-        signal: None,
         target: SaveTarget::Task,
-        grace: Span::minutes(1),
-        bytes: None,
         storage: "scratch".parse().expect("valid"),
-        saved_codes: vec![85],
-        rehearsal: None,
+        ..offer(Span::minutes(1))
     });
     let layout = TaskLayout::PerNode;
     let spec = JobSpec { min_runtime: Span::ZERO, checkpoint, layout, ..spec(8) };

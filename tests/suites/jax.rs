@@ -18,8 +18,9 @@ use cluster_tests::binaries::Binaries;
 use cluster_tests::client::Client;
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::example::{displace, final_line, outcomes, said, submit, text};
+use cluster_tests::offer::offer;
 use cluster_tests::wait::until;
-use tidegate_model::{CheckpointOffer, JobId, JobSpec, SaveTarget, Span};
+use tidegate_model::{JobId, JobSpec, Span};
 use tidegate_proto::v1;
 
 /// Two processes import jax on two cores, twice.
@@ -72,16 +73,7 @@ fn holder(cluster: &Cluster) -> JobSpec {
     JobSpec {
         command: command.map(str::to_owned).to_vec(),
         min_runtime: Span::minutes(10),
-        checkpoint: Some(CheckpointOffer {
-            asks_within: None,
-            signal: None,
-            target: SaveTarget::Ranks,
-            grace: Span::minutes(1),
-            bytes: None,
-            storage: "shared".parse().unwrap(),
-            saved_codes: Vec::new(),
-            rehearsal: None,
-        }),
+        checkpoint: Some(offer(Span::minutes(1))),
         ..cluster.job("holder", 1)
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use cluster_tests::binaries::{Binaries, NODE_BINARIES};
 use cluster_tests::client::Client;
 use cluster_tests::cluster::{Cluster, Plan, Role};
+use cluster_tests::offer::offer;
 use tidegate_model::{CheckpointOffer, GpuCount, JobId, JobSpec, SaveSignal, SaveTarget, Span};
 use tidegate_proto::v1;
 use tokio_stream::wrappers::ReceiverStream;
@@ -36,14 +37,11 @@ async fn explained(client: &Client, job: JobId) -> String {
 /// A job that says how it saves, and on such a node is never asked.
 fn saver(cluster: &Cluster, grace: Span) -> JobSpec {
     let offer = CheckpointOffer {
-        asks_within: None,
         signal: Some(SaveSignal::Usr1),
         target: SaveTarget::Task,
-        grace,
-        bytes: None,
         storage: "scratch".parse().unwrap(),
         saved_codes: vec![0],
-        rehearsal: None,
+        ..offer(grace)
     };
     JobSpec {
         command: ["sh", "-c", "trap 'echo asked' USR1; echo begun; while :; do sleep 0.1; done"]

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use cluster_tests::binaries::Binaries;
 use cluster_tests::client::Client;
-use cluster_tests::cluster::{Cluster, Plan, Role};
+use cluster_tests::cluster::{Cluster, Plan, Role, node_name};
+use cluster_tests::offer::offer;
 use cluster_tests::processes::signal;
 use cluster_tests::wait::until;
 use nix::sys::signal::Signal;
@@ -25,10 +26,12 @@ use tidegate_agent::since_boot::SinceBoot;
 use tidegate_agent::task_dir::{TaskDir, load};
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::replay::{Until, replay};
-use tidegate_model::{CheckpointOffer, JobId, JobSpec, SaveTarget, Span};
+use tidegate_model::{AsksWithin, Bytes, CheckpointOffer, JobId, JobSpec, Span};
 use tidegate_proto::v1;
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// In which a node that is back is heard, and its jobs are told.
+const SOON: Duration = Duration::from_secs(10);
 
 /// What may be written in a second, and what of it one node can.
 const CAP: u64 = 1_000_000;
@@ -53,11 +56,15 @@ pump(job, test)
 
 /// Two nodes with a GPU each, and a gate that lets one of them write less than both may.
 async fn cluster(writers: Option<u32>) -> Cluster {
-    let plan = Plan { heartbeat: "200ms".to_owned(), ..Plan::nodes(2, 1) };
+    cluster_of(Plan::nodes(2, 1), OF_A_NODE, writers).await
+}
+
+async fn cluster_of(plan: Plan, of_a_node: u64, writers: Option<u32>) -> Cluster {
+    let plan = Plan { heartbeat: "200ms".to_owned(), ..plan };
     let cluster = Cluster::start(Binaries::built().unwrap(), &plan).await.unwrap();
     let rule = v1::GateRule {
         cap_bytes_per_s: Some(CAP),
-        node_bytes_per_s: Some(OF_A_NODE),
+        node_bytes_per_s: Some(of_a_node),
         writers,
         ..v1::GateRule::default()
     };
@@ -65,16 +72,15 @@ async fn cluster(writers: Option<u32>) -> Cluster {
     cluster
 }
 
-fn offer() -> CheckpointOffer {
-    CheckpointOffer {
-        asks_within: None,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::minutes(1),
-        bytes: None,
-        storage: "shared".parse().unwrap(),
-        saved_codes: Vec::new(),
-        rehearsal: None,
+/// A job whose socket the test speaks to.
+fn relayed(cluster: &Cluster, name: &str) -> JobSpec {
+    let relay = cluster.dir().join(name).display().to_string();
+    JobSpec {
+        command: ["python3", "-c", RELAY, &relay].map(str::to_owned).to_vec(),
+        env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap())],
+        min_runtime: Span::minutes(10),
+        checkpoint: Some(offer(Span::minutes(1))),
+        ..cluster.job(name, 1)
     }
 }
 
@@ -86,16 +92,12 @@ struct Job {
 
 impl Job {
     async fn started(cluster: &Cluster, name: &str) -> Self {
-        let relay = cluster.dir().join(name);
-        let shown = relay.display().to_string();
-        let spec = JobSpec {
-            command: ["python3", "-c", RELAY, &shown].map(str::to_owned).to_vec(),
-            env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap())],
-            min_runtime: Span::minutes(10),
-            checkpoint: Some(offer()),
-            ..cluster.job(name, 1)
-        };
-        let id = cluster.client().unwrap().submit(&spec).await.unwrap();
+        Self::of(cluster, &relayed(cluster, name)).await
+    }
+
+    async fn of(cluster: &Cluster, spec: &JobSpec) -> Self {
+        let relay = cluster.dir().join(&spec.name);
+        let id = cluster.client().unwrap().submit(spec).await.unwrap();
         let connect = async || UnixStream::connect(&relay).map_err(|error| error.to_string());
         let stream = until(MINUTE, "the job's relay", connect).await.unwrap();
         stream.set_read_timeout(Some(MINUTE)).unwrap();
@@ -130,6 +132,12 @@ impl Job {
                 return told["grant"].clone();
             }
         }
+    }
+
+    /// Hears that it was asked to save.
+    fn told_to_save(&mut self) {
+        let told = self.hear();
+        assert!(told["save"]["request"].is_u64(), "{told}");
     }
 
     fn rate(&mut self) -> u64 {
@@ -301,6 +309,29 @@ async fn who_is_not_heard_falls_to_a_safe_rate_and_nobody_gets_what_it_may_still
 }
 
 #[tokio::test]
+async fn a_permit_that_nothing_is_written_under_keeps_nobody_waiting_for_long() {
+    let cluster = cluster(Some(1)).await;
+    let client = cluster.client().unwrap();
+    let mut first = Job::started(&cluster, "first").await;
+    let mut second = Job::started(&cluster, "second").await;
+    first.ask(1000);
+    assert_eq!(first.rate(), OF_A_NODE);
+    second.ask(1000);
+    assert_eq!(second.hear()["wait"]["position"], 1);
+    // Half a minute is the least that a permit is kept for.
+    let share = first.rate();
+    assert!(0 < share && share <= CAP / 10, "{share}");
+    assert_eq!(second.rate(), CAP - OF_A_NODE, "before its node has said that it was told");
+    assert_eq!(second.rate(), OF_A_NODE);
+    let request = v1::ExplainRequest { job: first.id.to_string(), at_ms: None };
+    let told = client.api().explain(request).await.unwrap().into_inner().lines.join("; ");
+    assert!(told.contains("nothing is seen to be written by it at shared"), "{told}");
+    second.done(1);
+    first.done(1);
+    decided_as_it_was(&cluster);
+}
+
+#[tokio::test]
 async fn the_permit_of_a_job_that_is_killed_goes_to_the_next() {
     let cluster = cluster(Some(1)).await;
     let mut first = Job::started(&cluster, "first").await;
@@ -323,7 +354,10 @@ async fn a_training_job_asks_before_each_save_and_commits_what_it_wrote() {
     let client = cluster.client().unwrap();
     let arguments = ["--steps", "20", "--save-every", "10", "--permits"];
     let trainer = cluster.trainer("trainer", 1, &arguments);
-    let job = client.submit(&JobSpec { checkpoint: Some(offer()), ..trainer }).await.unwrap();
+    let job = client
+        .submit(&JobSpec { checkpoint: Some(offer(Span::minutes(1))), ..trainer })
+        .await
+        .unwrap();
     let view = client.job_ended(job, MINUTE).await.unwrap();
     let said = client.output(job, 1, 0).await.unwrap();
     let stream = v1::LogStream::Stderr.into();
@@ -334,4 +368,154 @@ async fn a_training_job_asks_before_each_save_and_commits_what_it_wrote() {
     assert_eq!(view.state(), v1::JobState::Done, "{said}");
     assert!(said.contains("committed step 10") && said.contains("committed step 20"), "{said}");
     assert!(gate(&client).await.writers.is_empty());
+}
+
+/// A job on each of three nodes. The second waits, and the third after it, when the second's node falls silent.
+#[tokio::test]
+async fn nobody_on_a_silent_node_is_let_through_and_its_turn_is_kept_until_the_node_is_back() {
+    let mut plan = Plan::nodes(3, 1);
+    plan.policy += "\nsilent_after = \"2s\"";
+    let mut cluster = cluster_of(plan, OF_A_NODE, Some(1)).await;
+    let client = cluster.client().unwrap();
+    let mut first = Job::started(&cluster, "first").await;
+    let mut second = Job::started(&cluster, "second").await;
+    let mut third = Job::started(&cluster, "third").await;
+    first.ask(1_000_000_000);
+    assert_eq!(first.rate(), OF_A_NODE);
+    second.ask(1_000_000_000);
+    third.ask(1_000_000_000);
+    let silent = second.node(&cluster);
+    cluster.kill(Role::Agent(silent)).unwrap();
+    is_unreachable(&cluster, silent).await;
+    first.done(1);
+    assert_eq!(third.rate(), OF_A_NODE, "though it came later");
+    first.ask(1_000_000_000);
+    let view = gate(&client).await;
+    let writers: Vec<_> = view.writers.iter().map(|one| one.attempt.clone()).collect();
+    assert_eq!(writers, [format!("{}.1", third.id)]);
+    cluster.start_role(Role::Agent(silent)).unwrap();
+    let waits = async || {
+        let queue = gate(&client).await.queue.into_iter().map(|one| one.attempt);
+        let queue: Vec<_> = queue.collect();
+        let expected = [format!("{}.1", second.id), format!("{}.1", first.id)];
+        if queue == expected { Ok(()) } else { Err(format!("{queue:?}")) }
+    };
+    until(MINUTE, "the second before the first", waits).await.unwrap();
+    third.done(1);
+    assert_eq!(second.rate(), OF_A_NODE, "it has waited for longer than the first");
+    second.done(1);
+    assert_eq!(first.rate(), OF_A_NODE);
+    decided_as_it_was(&cluster);
+}
+
+async fn is_unreachable(cluster: &Cluster, node: usize) {
+    let client = cluster.client().unwrap();
+    let look = async || {
+        let nodes = client.nodes().await.map_err(|status| status.to_string())?;
+        let found = nodes.iter().find(|one| one.node == node_name(node)).ok_or("no such node")?;
+        let state = found.state();
+        if state == v1::NodeState::Unreachable { Ok(()) } else { Err(format!("{state:?}")) }
+    };
+    until(MINUTE, "a silent node", look).await.unwrap();
+}
+
+/// Four jobs on each of two nodes, all of which may write at a tenth of the cap if there are not too many. The
+/// agent of those that write is killed, and comes back when their permits are over and the others write too.
+async fn all_have_their_share_again(writers: Option<u32>) {
+    let share = CAP / 10;
+    let mut cluster = cluster_of(Plan::nodes(2, 4), share, writers).await;
+    let client = cluster.client().unwrap();
+    let (mut silenced, mut others) = (Vec::new(), Vec::new());
+    for number in 0..8 {
+        let job = Job::started(&cluster, &format!("job-{number}")).await;
+        if job.node(&cluster) == 0 { silenced.push(job) } else { others.push(job) }
+    }
+    assert_eq!((silenced.len(), others.len()), (4, 4));
+    for job in &mut silenced {
+        job.ask(1000);
+        assert_eq!(job.rate(), share);
+        // They write for so long that it would take too long here: they say so.
+        job.say(&json!({"progress": {"permit": 1, "bytes": 1}}));
+    }
+    others.iter_mut().for_each(|job| job.ask(1000));
+    cluster.kill(Role::Agent(0)).unwrap();
+    for job in &mut silenced {
+        let lapsed = job.granted();
+        assert_eq!(lapsed["lapsed"], true, "{lapsed}");
+    }
+    others.iter_mut().for_each(|job| assert_eq!(job.rate(), share));
+    let turns = async || -> Vec<v1::GateTurn> {
+        gate(&client).await.writers.into_iter().filter_map(|one| one.turn).collect()
+    };
+    let of_pool = async || match turns().await.iter().filter(|turn| turn.pooled).count() {
+        4 => Ok(()),
+        other => Err(format!("{other} write out of the pool")),
+    };
+    until(MINUTE, "those of the silent node to have what is kept for them", of_pool).await.unwrap();
+    cluster.start_role(Role::Agent(0)).unwrap();
+    let all_whole = async || {
+        let turns = turns().await;
+        let whole = |turn: &&v1::GateTurn| !turn.pooled && turn.bytes_per_s == Some(share);
+        match turns.iter().filter(whole).count() {
+            8 => Ok(()),
+            other => Err(format!("{other} of {} have their share: {turns:?}", turns.len())),
+        }
+    };
+    until(SOON, "all to have their share", all_whole).await.unwrap();
+    for job in &mut silenced {
+        while job.rate() != share {}
+    }
+    decided_as_it_was(&cluster);
+}
+
+#[tokio::test]
+async fn whose_agent_comes_back_in_a_save_storm_has_its_whole_share_again_within_seconds() {
+    all_have_their_share_again(Some(8)).await;
+}
+
+#[tokio::test]
+async fn whose_agent_comes_back_has_its_whole_share_again_though_as_many_others_write_as_may() {
+    all_have_their_share_again(None).await;
+}
+
+#[tokio::test]
+async fn who_said_that_it_asks_and_never_does_gives_its_turn_to_who_waits() {
+    let cluster = cluster(Some(1)).await;
+    let client = cluster.client().unwrap();
+    let asks_within = AsksWithin::of(Span::seconds(1));
+    let leaves = |name: &str, asks_within| {
+        let offer =
+            CheckpointOffer { asks_within, bytes: Some(Bytes(1)), ..offer(Span::minutes(1)) };
+        let checkpoint = Some(offer);
+        JobSpec { min_runtime: Span::ZERO, checkpoint, ..relayed(&cluster, name) }
+    };
+    let mut silent = Job::of(&cluster, &leaves("silent", asks_within)).await;
+    let mut waits = Job::of(&cluster, &leaves("waits", None)).await;
+    for job in [&silent, &waits] {
+        let node = node_name(job.node(&cluster));
+        let drain = v1::DrainRequest { node, reason: "fans".to_owned(), wanted_by_ms: None };
+        client.api().drain(drain).await.unwrap();
+    }
+    silent.told_to_save();
+    let writers: Vec<_> = gate(&client).await.writers.into_iter().map(|one| one.attempt).collect();
+    assert_eq!(writers, [format!("{}.1", silent.id)], "its turn is kept");
+    waits.told_to_save();
+    let admitted = async |job: JobId| {
+        let attempt = client.job(job).await.unwrap().attempts.remove(0);
+        (attempt.state(), attempt.save.unwrap().admitted_ms.unwrap())
+    };
+    let ((state, first), (_, next)) = (admitted(silent.id).await, admitted(waits.id).await);
+    // A second until it was to ask, fifteen for reports that are late, and as long as a byte takes.
+    let after = Duration::from_millis(next - first);
+    assert!(after >= Duration::from_secs(16) && after < Duration::from_secs(30), "{after:?}");
+    assert_eq!(state, v1::AttemptState::Saving, "its grace is its own");
+    let request = v1::ExplainRequest { job: silent.id.to_string(), at_ms: None };
+    let told = client.api().explain(request).await.unwrap().into_inner().lines.join("\n");
+    assert!(told.contains("its turn at shared is given back"), "{told}");
+    waits.ask_for("preemption", 1);
+    assert_eq!(waits.rate(), OF_A_NODE);
+    silent.ask_for("preemption", 1);
+    waits.done(1);
+    assert_eq!(silent.rate(), OF_A_NODE, "it waits for another turn when it asks");
+    decided_as_it_was(&cluster);
 }

@@ -12,7 +12,9 @@ use cluster_tests::binaries::Binaries;
 use cluster_tests::cluster::{Cluster, Plan, Role};
 use cluster_tests::processes::Daemon;
 use cluster_tests::wait::until;
+use tidegate_model::{CheckpointOffer, JobSpec, SaveTarget, Span};
 use tidegate_proto::v1;
+use tidegate_proto::v1::change_gate_request::{Change, Pause, Resume};
 use tonic::Code;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -103,6 +105,47 @@ async fn what_no_gang_can_serve_is_refused_with_what_would_be_accepted() {
     assert!(refused.contains("12 GPUs asked"), "{refused}");
     assert!(refused.contains("up to 4 on one node, multiples of 4 up to 8"), "{refused}");
     assert_eq!(client.jobs().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_pause_of_a_target_that_nobody_knows_is_refused_with_those_that_are() {
+    let cluster = cluster(&Plan::nodes(1, 1)).await;
+    let client = cluster.client().unwrap();
+    let change = async |storage: &str, change| {
+        let request = v1::ChangeGateRequest { storage: storage.into(), change: Some(change) };
+        client.api().change_gate(request).await.map(|reply| reply.into_inner().changed)
+    };
+    let pause = || Change::Pause(Pause { reason: "a disk".into() });
+    let refused = async |storage: &str, asked: Change, known: &str| {
+        let status = change(storage, asked).await.unwrap_err();
+        let words = format!(
+            "{storage} has no limits, and no job names it; known are: {known}; `tidegate gate set \
+             {storage}` makes it"
+        );
+        assert_eq!((status.code(), status.message()), (Code::NotFound, words.as_str()));
+    };
+    refused("shraed", pause(), "none").await;
+    let rule = v1::GateRule { cap_bytes_per_s: Some(1 << 30), ..v1::GateRule::default() };
+    client.set_gate("shared", rule).await.unwrap();
+    let offer = CheckpointOffer {
+        asks_within: None,
+        signal: None,
+        target: SaveTarget::Ranks,
+        grace: Span::minutes(1),
+        bytes: None,
+        storage: "scratch".parse().unwrap(),
+        saved_codes: Vec::new(),
+        rehearsal: None,
+    };
+    client.submit(&JobSpec { checkpoint: Some(offer), ..cluster.job("saves", 1) }).await.unwrap();
+    for asked in [pause(), Change::Resume(Resume {})] {
+        refused("shraed", asked, "scratch, shared").await;
+    }
+    for storage in ["shared", "scratch"] {
+        assert!(change(storage, pause()).await.unwrap(), "{storage}");
+    }
+    let empty = change("shared", Change::Pause(Pause { reason: " ".into() })).await.unwrap_err();
+    assert_eq!(empty.message(), "a reason is needed, and shown to everybody; give --reason TEXT");
 }
 
 #[tokio::test]
@@ -253,4 +296,34 @@ async fn a_disk_that_fills_under_the_coordinator_loses_nothing_that_was_accepted
         let view = client.job_ended(job, MINUTE).await.unwrap();
         assert_eq!(view.state(), v1::JobState::Done);
     }
+}
+
+#[tokio::test]
+async fn a_leave_limit_or_gate_patience_of_nothing_is_refused_and_the_policy_stays_as_it_was() {
+    let cluster = cluster(&Plan::nodes(1, 1)).await;
+    let client = cluster.client().unwrap();
+    let policy = async || {
+        let request = v1::GetPolicyRequest {};
+        client.api().get_policy(request).await.unwrap().into_inner()
+    };
+    let before = policy().await;
+    let check = async |key: &str, most: &str, change: fn(&mut v1::Sharing)| {
+        let expected = format!("{key}: 0 given; 1s to {most} is accepted");
+        let mut asked = before.policy.clone().unwrap();
+        change(asked.sharing.as_mut().unwrap());
+        let request = v1::SetPolicyRequest { policy: Some(asked), version: None };
+        let status = client.api().set_policy(request).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, &*expected));
+        for nothing in ["0", "0s"] {
+            let mut command = Command::new(cluster.binaries().path("tidegate"));
+            command.arg("--socket").arg(cluster.socket()).args(["policy", "set"]);
+            let output = command.arg(format!("{key}={nothing}")).output().unwrap();
+            let words = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{key}={nothing}: {words}");
+            assert!(words.contains(key) && words.contains("accepted"), "{key}={nothing}: {words}");
+        }
+        assert_eq!(policy().await, before, "{key}");
+    };
+    check("leave_limit", "30m", |sharing| sharing.leave_limit_ms = Some(0)).await;
+    check("gate_patience", "1d", |sharing| sharing.gate_patience_ms = Some(0)).await;
 }

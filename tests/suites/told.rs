@@ -14,15 +14,20 @@ use std::time::Duration;
 
 use cluster_tests::binaries::Binaries;
 use cluster_tests::cluster::{Cluster, Plan, Role, node_name};
+use cluster_tests::offer::offer;
 use cluster_tests::wait::until;
 use serde_json::{Value, json};
-use tidegate_model::{CheckpointOffer, GpuCount, JobId, JobSpec, SaveTarget, Span};
+use tidegate_model::{GpuCount, JobId, JobSpec, Span};
 use tidegate_proto::v1;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 async fn cluster(nodes: usize, gpus: u32) -> Cluster {
-    let plan = Plan { heartbeat: "200ms".to_owned(), ..Plan::nodes(nodes, gpus) };
+    cluster_of(Plan::nodes(nodes, gpus)).await
+}
+
+async fn cluster_of(plan: Plan) -> Cluster {
+    let plan = Plan { heartbeat: "200ms".to_owned(), ..plan };
     Cluster::start(Binaries::built().unwrap(), &plan).await.unwrap()
 }
 
@@ -131,26 +136,14 @@ async fn a_job_that_is_cancelled_twice_is_told_since_when_and_by_whom_it_is_so()
     assert!(code == Some(0) && told.starts_with(&format!("{done} had already ended: done, ")));
 }
 
-fn offer() -> CheckpointOffer {
-    CheckpointOffer {
-        asks_within: None,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::minutes(1),
-        bytes: None,
-        storage: "shared".parse().unwrap(),
-        saved_codes: vec![85],
-        rehearsal: None,
-    }
-}
-
 #[tokio::test]
 async fn checkpoints_and_what_became_of_a_request_to_save_are_told_over_restarts_and_after_the_end()
 {
     let mut cluster = cluster(1, 1).await;
     let client = cluster.client().unwrap();
     let trainer = cluster.trainer("trainer", 1, &["--steps", "100000", "--save-every", "10"]);
-    let spec = JobSpec { checkpoint: Some(offer()), min_runtime: Span::ZERO, ..trainer };
+    let spec =
+        JobSpec { checkpoint: Some(offer(Span::minutes(1))), min_runtime: Span::ZERO, ..trainer };
     let job = client.submit(&spec).await.unwrap();
     let commits = |view: &v1::JobView| view.commit.as_ref().is_some_and(|one| one.step >= 20);
     client.job_until(job, MINUTE, "commits twice", commits).await.unwrap();
@@ -180,4 +173,46 @@ async fn checkpoints_and_what_became_of_a_request_to_save_are_told_over_restarts
     assert_eq!(document(&cluster, &format!("checkpoints {job}")), told);
     let (code, _, remarks) = tidegate(&cluster, "checkpoints job-99");
     assert!(code == Some(3) && remarks.contains("job-99 is not known here"), "{remarks}");
+}
+
+/// It commits what it is asked for, goes on, and heeds no stop.
+const STAYS: &str = "
+trap '' TERM
+until [ -e \"$TIDEGATE_PREEMPT_FILE\" ]; do sleep 0.05; done
+mkdir -p \"$2\" && echo saved >\"$2/model\" && \"$1\" job commit --step 7 \"$2\"
+exec sleep 100000
+";
+
+#[tokio::test]
+async fn who_saves_and_stays_is_stopped_after_leave_limit_and_told_why() {
+    let mut plan = Plan::nodes(1, 1);
+    plan.policy += "\nleave_limit = \"2s\"";
+    let cluster = cluster_of(plan).await;
+    let client = cluster.client().unwrap();
+    let agent = cluster.binaries().path("tidegate-agent").display().to_string();
+    let saved = cluster.dir().join("saved").display().to_string();
+    let spec = JobSpec {
+        command: ["sh", "-c", STAYS, "sh", &agent, &saved].map(str::to_owned).to_vec(),
+        env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap())],
+        checkpoint: Some(offer(Span::minutes(2))),
+        ..cluster.job("stays", 1)
+    };
+    let job = client.submit(&spec).await.unwrap();
+    runs(&cluster, job).await;
+    assert_eq!(tidegate(&cluster, "drain node-0 --reason fans").0, Some(0));
+    let stops = |view: &v1::JobView| view.attempts[0].state() == v1::AttemptState::Stopping;
+    client.job_until(job, MINUTE, "is stopped", stops).await.unwrap();
+    let why = "job-1.1 is stopped because it has saved, and did not leave by itself";
+    let told = tidegate(&cluster, &format!("explain {job}")).1;
+    assert!(told.contains(why), "{told}");
+    let saves = |view: &v1::JobView| view.attempts[0].state() == v1::AttemptState::Saved;
+    let view = client.job_until(job, MINUTE, "has left", saves).await.unwrap();
+    let attempt = &view.attempts[0];
+    assert!(attempt.why.contains(why), "{}", attempt.why);
+    let (committed, ended) = (attempt.committed_ms.unwrap(), attempt.ended_ms.unwrap());
+    // Two seconds, and the ten that it has from TERM to KILL; its grace is two minutes.
+    assert!((2_000..60_000).contains(&(ended - committed)), "{attempt:?}");
+    let shown = document(&cluster, &format!("checkpoints {job}"));
+    assert_eq!(shown["requests"][0]["became"], "saved", "{shown}");
+    assert_eq!(view.commit.map(|commit| commit.step), Some(7), "it goes on from there");
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
@@ -73,12 +74,31 @@ fn checked(claim: &Claim) -> Result<u64, String> {
     let mut names = BTreeSet::new();
     let mut bytes = 0_u64;
     for file in &claim.files {
-        if !names.insert(&file.path) {
+        if !names.insert(plain(&file.path)) {
             return Err(format!("files: {} is named twice", file.path));
         }
         bytes = bytes.saturating_add(size(directory.as_fd(), file)?);
     }
     Ok(bytes)
+}
+
+/// A name in its shortest form: `f`, `./f` and `a/../f` are the same file. Links are not looked at: what
+/// they lead to may well be of two names.
+fn plain(name: &str) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in Path::new(name).components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if plain.file_name().is_some() => {
+                plain.pop();
+            }
+            Component::ParentDir
+            | Component::Prefix(_)
+            | Component::RootDir
+            | Component::Normal(_) => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// The shim runs as the job's user, so that a file that the user cannot reach is no file here.
@@ -135,6 +155,10 @@ mod tests {
         check(&[("same", 3)], Ok(3));
         check(&[("a", 4)], Err("files: a has 3 bytes, not 4"));
         check(&[("a", 3), ("a", 3)], Err("files: a is named twice"));
+        for again in ["./a", "shard/../a", ".//./a"] {
+            check(&[("a", 3), (again, 3)], Err(&format!("files: {again} is named twice")));
+        }
+        check(&[("shard/b", 4), ("shard//b", 4)], Err("files: shard//b is named twice"));
         check(&[("none", 3)], Err("files: none is not there"));
         check(&[("shard", 0)], Err("files: shard is no file"));
         for leads_out in ["../outside", "escape", "/etc/passwd"] {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tidegate_model::WriteClass;
 
 use crate::durable;
-use crate::job_protocol::{Done, Grant, Progress, ToJob, Wish};
+use crate::job_protocol::{Done, Grant, MAX_ASK_BYTES, MAX_ASK_FILES, Progress, ToJob, Wish};
 use crate::permits::{AskRecord, PermitRecord};
 use crate::since_boot::SinceBoot;
 use crate::task_dir::{TaskDir, bytes_of, load};
@@ -67,7 +67,7 @@ impl Permits {
 
     /// A connection asks; its answer for now.
     pub(super) fn ask(&mut self, holder: u64, wish: &Wish) -> Result<ToJob, String> {
-        let class = checked(wish)?;
+        let (class, files) = checked(wish)?;
         if self.is_stopping {
             return Err(STOPPING.to_owned());
         }
@@ -81,7 +81,7 @@ impl Permits {
             number: ask,
             class,
             bytes: wish.bytes,
-            files: wish.files.unwrap_or(0),
+            files,
             patience_ms: wish.wait_s.map(|seconds| seconds.saturating_mul(1000)),
             asked_ms: SinceBoot::now(),
             written: 0,
@@ -271,13 +271,23 @@ impl Open {
     }
 }
 
-/// The class of an ask that makes sense.
-fn checked(wish: &Wish) -> Result<WriteClass, String> {
-    if wish.bytes == 0 {
-        return Err("bytes: 0 given; what the whole gang will write is accepted, from 1".to_owned());
+/// The class of an ask that makes sense, and its files; 0 = not said.
+fn checked(wish: &Wish) -> Result<(WriteClass, u32), String> {
+    if !(1..=MAX_ASK_BYTES).contains(&wish.bytes) {
+        let given = wish.bytes;
+        return Err(format!(
+            "bytes: {given} given; what the whole gang will write is accepted, 1 to {MAX_ASK_BYTES}"
+        ));
     }
+    let files = wish.files.unwrap_or(0);
+    let Some(files) = u32::try_from(files).ok().filter(|files| *files <= MAX_ASK_FILES) else {
+        return Err(format!(
+            "files: {files} given; what the whole gang will create is accepted, 0 to {MAX_ASK_FILES}"
+        ));
+    };
     if let Some(wait) = wish.wait_s.filter(|wait| *wait > MAX_WAIT_S) {
         return Err(format!("wait_s: {wait} given; 0 to {MAX_WAIT_S} is accepted"));
     }
-    wish.class.parse().map_err(|why| format!("class: {why}"))
+    let class = wish.class.parse().map_err(|why| format!("class: {why}"))?;
+    Ok((class, files))
 }

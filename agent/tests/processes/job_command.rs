@@ -152,6 +152,19 @@ assert job.asked_to_save() is None and job.identity['task'] == 'job-1.1.0'
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.args(["--edition", "2024", "-o"]).arg(&client).arg(format!("{examples}/client.rs"));
     assert!(rustc.status().unwrap().success(), "it needs nothing but the standard library");
+    for (arguments, words) in [
+        (
+            vec!["model", "20000"],
+            "client: TIDEGATE_SOCKET is not set: run it in a task of Tidegate",
+        ),
+        (vec!["model"], "client: expected: client FILE BYTES"),
+        (vec!["model", "0"], "client: BYTES: \"0\" given; a whole number from 1 is accepted"),
+    ] {
+        let told = Command::new(&client).args(&arguments).env_remove("TIDEGATE_SOCKET").output();
+        let told = told.unwrap();
+        let words = format!("{words}\n");
+        assert_eq!((told.status.code(), told.stderr), (Some(2), words.into_bytes()));
+    }
     let launch = bench.launch(&[&client.display().to_string(), "model", "20000"]);
     bench.start(T, launch).unwrap();
     let took = paced(&mut bench);

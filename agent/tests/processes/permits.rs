@@ -115,8 +115,20 @@ fn a_permit_that_is_not_renewed_lapses_and_may_be_renewed_later() {
 fn an_ask_that_makes_no_sense_is_refused_with_what_is_accepted() {
     let (mut bench, mut client) = served();
     let wish = |bytes: u64, class: &str, wait: u64| json!({"ask": {"bytes": bytes, "class": class, "wait_s": wait}});
-    let why = "bytes: 0 given; what the whole gang will write is accepted, from 1";
-    client.check_refused(&wish(0, "final", 1), why);
+    for bytes in [0, (1 << 50) + 1] {
+        let why = format!(
+            "bytes: {bytes} given; what the whole gang will write is accepted, 1 to \
+             1125899906842624"
+        );
+        client.check_refused(&wish(bytes, "final", 1), &why);
+    }
+    for files in [10_000_001, 4_000_000_000, 5_000_000_000_u64] {
+        let why = format!(
+            "files: {files} given; what the whole gang will create is accepted, 0 to 10000000"
+        );
+        let wish = json!({"ask": {"bytes": 1, "class": "final", "files": files}});
+        client.check_refused(&wish, &why);
+    }
     let why = "class: \"urgent\" is no class of writes: preemption, final, periodic or restore is \
                accepted";
     client.check_refused(&wish(1, "urgent", 1), why);

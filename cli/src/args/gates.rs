@@ -170,8 +170,8 @@ mod tests {
         check("tidegate gate pause shared --reason x", "accepted");
         check(
             "tidegate gate set shared --cap 80",
-            "error: invalid value '80' for '--cap <RATE>': \"80\" is not a size: expected a form \
-             like 512KiB, 64MiB or 10GiB, or none",
+            "error: invalid value '80' for '--cap <RATE>': \"80\" is not a rate: expected a form \
+             like 512KiB/s, 64MiB/s or 10GiB/s, or none",
         );
         check(
             "tidegate gate set shared --writers 0",

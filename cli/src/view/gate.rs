@@ -68,6 +68,8 @@ pub(crate) struct Writer {
     /// Null = it writes, and neither asked nor was told to.
     pub(crate) turn: Option<Turn>,
     pub(crate) measured_bytes_per_s: Option<u64>,
+    /// A node of it that is not heard; null = all are.
+    pub(crate) unheard_node: Option<String>,
 }
 
 /// What somebody may write, or is reckoned to.
@@ -81,6 +83,10 @@ pub(crate) struct Turn {
     pub(crate) until_ms: u64,
     /// Null = it was told to save, and is reckoned, not held to it.
     pub(crate) class: Option<String>,
+    /// When it should have written all: it is overdue once that is past. Null = an older coordinator.
+    pub(crate) due_ms: Option<u64>,
+    /// When it is stopped if it has not left; null = nobody has told it to leave.
+    pub(crate) stopped_ms: Option<u64>,
 }
 
 /// Somebody who waits.
@@ -92,13 +98,15 @@ pub(crate) struct Waiter {
     pub(crate) gpus: u32,
     pub(crate) bytes: u64,
     pub(crate) since_ms: u64,
-    /// Null while the gate is paused.
+    /// Null while the gate is paused, or a node of it is not heard.
     pub(crate) from_ms: Option<u64>,
     pub(crate) until_ms: Option<u64>,
     /// Null = it was asked to leave, and trains on until its turn.
     pub(crate) class: Option<String>,
     /// The attempt that has its GPUs then.
     pub(crate) waited_for_by: Option<String>,
+    /// A node of it that is not heard: nobody is let through there. Null = all are.
+    pub(crate) unheard_node: Option<String>,
 }
 
 impl Gate {
@@ -156,8 +164,11 @@ fn writer_of(wire: v1::GateWriter, users: &mut Users) -> Writer {
             pooled: turn.pooled,
             until_ms: turn.until_ms,
             class: class(turn.class),
+            due_ms: turn.due_ms,
+            stopped_ms: turn.stopped_ms,
         }),
         measured_bytes_per_s: wire.measured_bytes_per_s,
+        unheard_node: named(wire.unheard_node),
     }
 }
 
@@ -172,8 +183,14 @@ fn waiter_of(wire: v1::GateWaiter, users: &mut Users) -> Waiter {
         from_ms: wire.from_ms,
         until_ms: wire.until_ms,
         class: class(wire.class),
-        waited_for_by: (!wire.waited_for_by.is_empty()).then_some(wire.waited_for_by),
+        waited_for_by: named(wire.waited_for_by),
+        unheard_node: named(wire.unheard_node),
     }
+}
+
+/// None = the field is empty.
+fn named(wire: String) -> Option<String> {
+    (!wire.is_empty()).then_some(wire)
 }
 
 /// None = it is not said.

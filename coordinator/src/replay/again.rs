@@ -126,7 +126,7 @@ fn measure(core: &mut Core, record: &Record) {
         let Some(of) = core.books().attempt(attempt) else { continue };
         let was_pooled = of.writing.is_some_and(|writing| writing.pooled);
         let rate = match (was_pooled, pooled, still) {
-            (false, true, Some(_)) => Bandwidth(0),
+            (_, true, Some(_)) => Bandwidth(0),
             (true, false, _) => Bandwidth(1),
             _ => continue,
         };

@@ -68,7 +68,7 @@ pub enum Refusal {
         /// The change.
         record: DecisionSeq,
     },
-    /// A drain needs a reason.
+    /// A drain, and a pause of a gate, need a reason.
     ReasonMissing,
     /// The node is heard from; only a silent node can be declared lost.
     NodeNotSilent(NodeName),
@@ -121,7 +121,7 @@ impl fmt::Display for Refusal {
                 "{by} changed the policy after you read it ({record}); look at it again with \
                  `tidegate policy show`, then repeat yours"
             ),
-            Self::ReasonMissing => out.write_str("a drain needs a reason; give --reason TEXT"),
+            Self::ReasonMissing => out.write_str("a reason is needed, and shown to everybody; give --reason TEXT"),
             Self::NodeInUse(node) => write!(
                 out,
                 "{node} is heard from or holds tasks; drain it, end its agent, then remove it"

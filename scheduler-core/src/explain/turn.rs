@@ -1,9 +1,9 @@
 //! Whose turn it is at a gate, and why not the asker's: for an attempt that is to leave and is not told to
 //! save yet, and for one that has asked to write or to restore.
 
-use tidegate_model::{AttemptId, Bandwidth, Bytes, Timestamp, WriteClass};
+use tidegate_model::{AttemptId, Bandwidth, Bytes, Span, Timestamp, WriteClass};
 
-use super::waiting::{away, listed};
+use super::waiting::{at_latest, away, listed};
 use crate::books::{Attempt, Books};
 use crate::decide::gate::{GateId, own_rate};
 use crate::gate::Flow;
@@ -67,12 +67,34 @@ pub(super) fn turn(
     ];
     numbers.extend(slot.map(|(from, _)| ("turn_at_ms", from.0)));
     numbers.extend(rate.map(|rate| ("bytes_per_s", rate.0)));
-    let (why, more) = reason(books, &status, attempt, writing.len());
+    let (why, more) = match &own.unheard {
+        Some(node) => (
+            format!("{node}, where it runs, is not heard: nobody is let through there"),
+            Vec::new(),
+        ),
+        None => reason(books, &status, attempt, writing.len()),
+    };
     numbers.extend(more);
     let still = own.class.map(|class| {
         format!("it has asked for a permit to {}, and stands still until it has it", what(class))
     });
-    Some(Turn { lines: still.into_iter().chain([line, why]).collect(), numbers })
+    let late = late(&status, now);
+    let lines = still.into_iter().chain([line]).chain(late).chain([why]);
+    Some(Turn { lines: lines.collect(), numbers })
+}
+
+/// Who should have written by now: as long as it has not, nobody knows when the next turn comes.
+fn late(status: &GateStatus, now: Timestamp) -> Option<String> {
+    let mut writers = status.writers.iter();
+    writers.find_map(|one| {
+        let turn = one.turn.as_ref()?;
+        let late = Span::seconds(turn.overdue(now)?.0 / 1000);
+        let ends = turn.stopped.map_or_else(
+            || ", and holds its permit until it gives it back".to_owned(),
+            |at| format!(", and is stopped {} at the latest", at_latest(at, now)),
+        );
+        Some(format!("{} should be done: it is overdue by {late}{ends}", one.attempt))
+    })
 }
 
 /// What a permit of a class is for.

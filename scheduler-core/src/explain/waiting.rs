@@ -357,7 +357,7 @@ pub(super) fn away(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// A bound is not told shorter than it is.
-fn at_latest(at: Timestamp, now: Timestamp) -> String {
+pub(super) fn at_latest(at: Timestamp, now: Timestamp) -> String {
     let whole = up_to_seconds(at.since(now));
     if whole == Span::ZERO { "now".to_owned() } else { format!("in {whole}") }
 }

@@ -1,5 +1,7 @@
 //! The limits of a storage target, as an admin sets them.
 
+use std::fmt;
+
 use tidegate_model::{Bandwidth, Span, Timestamp, UserId};
 
 use super::{Adapted, Evidence, Flow};
@@ -63,7 +65,8 @@ pub struct GateRule {
     pub reads: Option<Bandwidth>,
     /// The cap follows what the target proves to carry, down to this; none = it is fixed.
     pub floor: Option<Bandwidth>,
-    /// Other caps at hours of the day, in UTC; the first that covers a minute holds.
+    /// Other caps at hours of the day, in UTC. They do not overlap; where releases before accepted that, the
+    /// first that covers a minute holds.
     pub hours: Vec<CapHours>,
 }
 
@@ -79,12 +82,25 @@ pub struct CapHours {
 }
 
 impl CapHours {
+    /// Whether some minute is in both.
+    fn overlaps(&self, other: &Self) -> bool {
+        self.covers(other.from) || other.covers(self.from)
+    }
+
     fn covers(&self, minute: u16) -> bool {
         if self.from < self.until {
             (self.from..self.until).contains(&minute)
         } else {
             minute >= self.from || minute < self.until
         }
+    }
+}
+
+/// `22:00 to 06:00`.
+impl fmt::Display for CapHours {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, until, .. } = self;
+        write!(out, "{:02}:{:02} to {:02}:{:02}", from / 60, from % 60, until / 60, until % 60)
     }
 }
 
@@ -122,15 +138,35 @@ impl GateRule {
         {
             return Err(format!("floor: {floor} given; at most the cap, {cap}, is accepted"));
         }
+        self.check_hours()
+    }
+
+    fn check_hours(&self) -> Result<(), String> {
         let never =
             |hours: &&CapHours| hours.from >= DAY || hours.until > DAY || hours.from == hours.until;
-        match self.hours.iter().find(never) {
-            None => Ok(()),
-            Some(CapHours { from, until, .. }) => Err(format!(
-                "hours: minutes {from} to {until} given; two different minutes of a day are \
-                 accepted, the first below 1440"
-            )),
+        if let Some(hours) = self.hours.iter().find(never) {
+            return Err(format!(
+                "hours: {hours} given, which is no time of a day; two different times are accepted, \
+                 the first from 00:00 to 23:59, the other up to 24:00"
+            ));
         }
+        let below = |hours: &&CapHours| self.floor.is_some_and(|floor| hours.cap < floor);
+        if let (Some(hours), Some(floor)) = (self.hours.iter().find(below), self.floor) {
+            let given = hours.cap;
+            return Err(format!(
+                "hours: {given} given for {hours}; at least the floor, {floor}, is accepted"
+            ));
+        }
+        for (place, hours) in self.hours.iter().enumerate() {
+            let others = self.hours.iter().take(place);
+            if let Some(other) = others.into_iter().find(|other| other.overlaps(hours)) {
+                return Err(format!(
+                    "hours: {other} and {hours} given, which overlap; one cap for each hour is \
+                     accepted"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The cap of a flow at an instant.
@@ -208,6 +244,27 @@ mod tests {
             "files, floor and hours are accepted with a cap only"
         );
         let never = CapHours { from: 7, until: 7, cap: Bandwidth(1 << 30) };
-        assert!(refused(GateRule { hours: vec![never], ..base() }).starts_with("hours: minutes 7"));
+        assert_eq!(
+            refused(GateRule { hours: vec![never], ..base() }),
+            "hours: 00:07 to 00:07 given, which is no time of a day; two different times are \
+             accepted, the first from 00:00 to 23:59, the other up to 24:00"
+        );
+        let hours =
+            |from: u16, until: u16| CapHours { from: from * 60, until: until * 60, ..never };
+        let low = CapHours { cap: Bandwidth(1 << 20), ..hours(9, 17) };
+        let floor = Some(Bandwidth(2 << 20));
+        assert_eq!(
+            refused(GateRule { hours: vec![low], floor, ..base() }),
+            "hours: 1MiB/s given for 09:00 to 17:00; at least the floor, 2MiB/s, is accepted"
+        );
+        for (one, other) in
+            [((22, 6), (5, 7)), ((0, 24), (23, 1)), ((5, 7), (5, 7)), ((1, 9), (2, 3))]
+        {
+            let hours = vec![hours(8, 9), hours(one.0, one.1), hours(other.0, other.1)];
+            let why = refused(GateRule { hours, ..base() });
+            assert!(why.contains("which overlap; one cap for each hour is accepted"), "{why}");
+        }
+        let beside = vec![hours(22, 6), hours(6, 9), hours(20, 22)];
+        assert_eq!(GateRule { hours: beside, ..base() }.check(), Ok(()));
     }
 }

@@ -329,6 +329,8 @@ proptest! {
                     let Want { own, asks, bytes, .. } = ordered.remove(place);
                     prop_assert!(rate <= own);
                     live.push(Writer { who, rate, told: rate, own, asks, pooled, left: bytes });
+                    let ordinary = live.iter().filter(|one| !one.pooled).count();
+                    prop_assert!(pooled || ordinary <= writers, "{live:?}");
                 }
                 Some(Step::Lower { who, rate }) => {
                     let needed = ordered.iter().any(|want| want.may_use(limits.pool));
@@ -351,8 +353,7 @@ proptest! {
                 }
             }
             let used: Bandwidth = live.iter().map(|one| one.rate).sum();
-            let ordinary = live.iter().filter(|one| !one.pooled).count();
-            prop_assert!(used <= CAP && ordinary <= writers, "{live:?}");
+            prop_assert!(used <= CAP, "{live:?}");
             let pooled: Bandwidth = live.iter().filter(|one| one.pooled).map(|one| one.rate).sum();
             prop_assert!(pooled <= limits.pool);
         }

@@ -9,10 +9,10 @@ use tidegate_model::{
 use super::lab::{Lab, offer};
 use crate::{Event, GateRequest, GateRule, Observation};
 
-const GB: u64 = 1_000_000_000;
+pub(super) const GB: u64 = 1_000_000_000;
 
 /// A node for each of some jobs that run, and limits of the target that they save to.
-fn lab(jobs: u32, rule: GateRule) -> (Lab, Vec<JobId>) {
+pub(super) fn lab(jobs: u32, rule: GateRule) -> (Lab, Vec<JobId>) {
     lab_of(jobs, rule, None)
 }
 
@@ -33,7 +33,7 @@ fn lab_of(jobs: u32, rule: GateRule, asks_within: Option<AsksWithin>) -> (Lab, V
     (lab, jobs)
 }
 
-fn task(job: JobId) -> TaskId {
+pub(super) fn task(job: JobId) -> TaskId {
     TaskId { attempt: AttemptId { job, number: 1 }, index: 0 }
 }
 
@@ -43,7 +43,7 @@ fn ask(lab: &mut Lab, job: JobId, bytes: u64, files: u32) {
     lab.apply(&event);
 }
 
-fn asked(number: u64, bytes: u64, files: u32) -> AskSeen {
+pub(super) fn asked(number: u64, bytes: u64, files: u32) -> AskSeen {
     let (bytes, class) = (Bytes(bytes), WriteClass::Periodic);
     let ask = Ask { number, class, bytes, files, patience: None };
     AskSeen { ask, waited: Span::ZERO, written: Bytes(0), done: false, rated: DecisionSeq(0) }
@@ -57,7 +57,7 @@ fn signalled(lab: &mut Lab, job: JobId) {
     lab.apply(&event);
 }
 
-fn permit(lab: &Lab, job: JobId) -> Option<Permit> {
+pub(super) fn permit(lab: &Lab, job: JobId) -> Option<Permit> {
     let node = lab.nodes_of(job).first().copied().unwrap();
     match lab.core.wanted_of(NodeId(node)).remove(&task(job))? {
         Order::Run(launch) => launch.permit,
@@ -262,14 +262,14 @@ fn who_writes_nothing_under_its_permit_keeps_its_share_until_it_writes() {
     let (mut lab, jobs) = lab(2, GateRule { cap: Some(cap), ..GateRule::default() });
     ask(&mut lab, jobs[0], 60 * GB, 0);
     ask(&mut lab, jobs[1], 60 * GB, 0);
-    lab.pass_with(Span::seconds(180), &[1, 2]);
-    assert_eq!(rate(&lab, jobs[0]), Some(cap), "nobody has measured anything");
+    lab.pass_with(Span::seconds(179), &[1, 2]);
+    assert_eq!(rate(&lab, jobs[0]), Some(cap));
     assert_eq!(
         told(&lab, jobs[0]),
-        "it has had a permit for 3m, to save, by itself, and train on: 56GiB at shared, at \
+        "it has had a permit for 2m59s, to save, by itself, and train on: 56GiB at shared, at \
          954MiB/s"
     );
-    measured(&mut lab, jobs[0], Bandwidth(0));
+    lab.pass_with(Span::seconds(1), &[1, 2]);
     let share = Bandwidth(cap.0 / 10 / 2);
     assert_eq!(rate(&lab, jobs[0]), Some(share));
     assert_eq!(rate(&lab, jobs[1]), None, "the other has what is left when the job was told");

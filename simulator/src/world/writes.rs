@@ -15,6 +15,8 @@ use crate::work::{Asks, OnSave};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Write {
     ask: Ask,
+    /// When it was made.
+    since: Timestamp,
     /// The request to save that it answers, if it does.
     request: Option<DecisionSeq>,
     /// What it may do; none while it waits.
@@ -82,7 +84,8 @@ impl<O: Observer> World<O> {
         let bytes = self.works.get(&attempt.job).map(|work| work.bytes).unwrap_or_default();
         let ask = Ask { number, class, bytes, files: 0, patience: None };
         let rated = DecisionSeq(0);
-        let write = Write { ask, request: None, grant: None, done: false, rated };
+        let since = self.now;
+        let write = Write { ask, since, request: None, grant: None, done: false, rated };
         self.writes.insert(attempt, write);
         self.say_ask(attempt, write, false);
     }
@@ -101,9 +104,10 @@ impl<O: Observer> World<O> {
 
     fn say_ask(&mut self, attempt: AttemptId, of: Write, done: bool) {
         let task = TaskId { attempt, index: 0 };
-        let Write { ask, rated, .. } = of;
+        let Write { ask, rated, since, .. } = of;
         let written = if done { ask.bytes } else { Bytes(0) };
-        let seen = AskSeen { ask, waited: Span::ZERO, written, done, rated };
+        let waited = self.now.since(since);
+        let seen = AskSeen { ask, waited, written, done, rated };
         self.on_node_of(task, |agent| agent.asks(task, seen));
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tidegate_model::{CheckpointOffer, JobId, JobSpec, SaveSignal, SaveTarget, Span};
+use tidegate_model::{CheckpointOffer, JobId, JobSpec, SaveSignal, Span};
 use tidegate_proto::v1;
 
 use super::HEARTBEAT;
@@ -13,6 +13,7 @@ use super::report::{Figure, Goal, percentiles};
 use crate::binaries::Binaries;
 use crate::client::Client;
 use crate::cluster::{Cluster, Plan, node_name};
+use crate::offer::offer;
 use crate::wait::until;
 
 /// Each with a job of its own; all are asked at once.
@@ -87,16 +88,7 @@ fn heedless(cluster: &Cluster) -> JobSpec {
     JobSpec {
         command: command.to_vec(),
         grace: TO_STOP,
-        checkpoint: Some(CheckpointOffer {
-            asks_within: None,
-            signal: Some(SaveSignal::Usr1),
-            target: SaveTarget::Ranks,
-            grace: TO_SAVE,
-            bytes: None,
-            storage: STORAGE.parse().unwrap_or_else(|_| unreachable!("a valid name")),
-            saved_codes: vec![85],
-            rehearsal: None,
-        }),
+        checkpoint: Some(CheckpointOffer { signal: Some(SaveSignal::Usr1), ..offer(TO_SAVE) }),
         ..cluster.job("heedless", 1)
     }
 }

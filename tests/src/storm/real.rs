@@ -16,7 +16,7 @@ use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::journal::{Journal, codec};
 use tidegate_model::{
     AsksWithin, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, GpuCount, JobSpec,
-    MAX_GRACE, SaveSignal, SaveTarget, Span, TaskLayout, Timestamp, WhileWaiting,
+    MAX_GRACE, SaveSignal, Span, TaskLayout, Timestamp, WhileWaiting,
 };
 use tidegate_proto::v1;
 
@@ -25,6 +25,7 @@ use super::joined;
 use super::target::{Recorded, Recorder, Target};
 use crate::binaries::Binaries;
 use crate::cluster::{Cluster, Plan, Role, node_name};
+use crate::offer::offer;
 use crate::wait::{until, until_every};
 
 /// A node has at most 128 GPUs, and each job of the mix has one node.
@@ -253,12 +254,8 @@ impl Play {
             checkpoint: Some(CheckpointOffer {
                 asks_within: AsksWithin::of(ASKS_WITHIN).filter(|_| arm == Arm::Permits),
                 signal: Some(SaveSignal::Usr1),
-                target: SaveTarget::Ranks,
-                grace: MAX_GRACE,
                 bytes: Some(bytes),
-                storage: STORAGE.parse().unwrap_or_else(|_| unreachable!("a valid name")),
-                saved_codes: vec![85],
-                rehearsal: None,
+                ..offer(MAX_GRACE)
             }),
             ..trainer
         }

@@ -20,7 +20,11 @@ pub(crate) fn rehearsal(shown: &Rehearsal, newest: Option<&Commit>) -> String {
             ),
             ("had left", format!("after {}", rounded(save.left))),
         ]),
-        None => facts.push(("committed", "nothing when it was asked".to_owned())),
+        // The verdict says whether it was because it was asked: of that the rest here knows nothing.
+        None => {
+            let own = newest.map(|commit| format!("step {}, {}", commit.step, about(commit.bytes)));
+            facts.push(("committed", own.unwrap_or_else(|| "nothing".to_owned())));
+        }
     }
     if let Some(step) = shown.resumed_step {
         facts.push(("went on", format!("at step {step}, its first commit after the new start")));
@@ -34,6 +38,7 @@ pub(crate) fn rehearsal(shown: &Rehearsal, newest: Option<&Commit>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_model::Timestamp;
     use tidegate_proto::v1;
 
     use super::*;
@@ -81,8 +86,34 @@ mod tests {
             },
             "rehearsal  job-7\n\
              ran on     1 GPU of 1 node\n\
-             committed  nothing when it was asked\n\
+             committed  nothing\n\
              verdict    failed: its ranks ignore the signal",
+        );
+    }
+
+    #[test]
+    fn what_it_committed_is_told_also_where_that_was_not_because_it_was_asked() {
+        let wire = v1::RehearsalView {
+            job: "job-7".into(),
+            gpus: 1,
+            nodes: 1,
+            why: "it committed, but did not leave by itself".into(),
+            ..v1::RehearsalView::default()
+        };
+        let commit = Commit {
+            attempt: "job-7.1".into(),
+            step: 40,
+            path: "/c/step-40".into(),
+            bytes: 71_303_168,
+            at_ms: Timestamp(1),
+        };
+        assert_eq!(
+            rehearsal(&wire.into(), Some(&commit)),
+            "rehearsal    job-7\n\
+             ran on       1 GPU of 1 node\n\
+             committed    step 40, 68.0MiB\n\
+             left behind  /c/step-40\n\
+             verdict      failed: it committed, but did not leave by itself"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Write gates as messages.
 
-use scheduler_core::{Adapted, Flow, GateStatus, Pause, WaiterStatus, WriterStatus, Writing};
-use tidegate_model::Timestamp;
+use scheduler_core::{Adapted, Flow, GateStatus, Pause, TurnStatus, WaiterStatus, WriterStatus};
+use tidegate_model::NodeName;
 use tidegate_proto::permit::class_message;
 use tidegate_proto::v1;
 
@@ -36,19 +36,27 @@ fn writer(status: &WriterStatus) -> v1::GateWriter {
         attempt: status.attempt.to_string(),
         user: status.user.0,
         gpus: status.gpus.0,
-        turn: status.turn.map(|(writing, until)| turn(writing, until)),
+        turn: status.turn.as_ref().map(turn),
         measured_bytes_per_s: status.measured.map(|rate| rate.0),
+        unheard_node: name(status.unheard.as_ref()),
     }
 }
 
-fn turn(writing: Writing, until: Timestamp) -> v1::GateTurn {
+fn name(node: Option<&NodeName>) -> String {
+    node.map(ToString::to_string).unwrap_or_default()
+}
+
+fn turn(turn: &TurnStatus) -> v1::GateTurn {
+    let writing = turn.writing;
     v1::GateTurn {
         since_ms: writing.since.0,
-        bytes: writing.bytes.0,
-        bytes_per_s: writing.rate.map(|rate| rate.0),
+        bytes: turn.bytes.0,
+        bytes_per_s: turn.rate.map(|rate| rate.0),
         pooled: writing.pooled,
-        until_ms: until.0,
+        until_ms: turn.until.0,
         class: writing.permit.map_or(0, |permit| class_message(permit.class).into()),
+        due_ms: Some(turn.due.0),
+        stopped_ms: turn.stopped.map(|at| at.0),
     }
 }
 
@@ -63,5 +71,6 @@ fn waiter(status: &WaiterStatus) -> v1::GateWaiter {
         until_ms: status.slot.map(|(_, until)| until.0),
         class: status.class.map_or(0, |class| class_message(class).into()),
         waited_for_by: status.heir.map(|heir| heir.to_string()).unwrap_or_default(),
+        unheard_node: name(status.unheard.as_ref()),
     }
 }

@@ -14,12 +14,6 @@ use crate::decision::Decision;
 use crate::gate::Flow;
 use crate::observations::Observations;
 
-/// A permit is kept for so many times what its bytes take: who is slow is no slower than that.
-const TIMES: u64 = 3;
-
-/// And for so long at least: six reports of the slowest pace.
-const LEAST: Span = Span::seconds(30);
-
 /// From when on a permit is not kept for who does not write; none of who is asked to leave, as its grace ends
 /// that too.
 fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<Timestamp> {
@@ -27,14 +21,21 @@ fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<
     if !holds || attempt.save.is_some() || attempt.stop.is_some() {
         return None;
     }
-    if of.pooled {
-        // What it has is its share already.
+    if keeps_to_share(of) {
         return Some(of.since);
     }
-    // Without a cap nobody knows what its bytes take.
-    let takes = of.rate.map_or_else(|| expected_save(books, job), |rate| rate.takes(of.bytes));
-    let kept = Span(takes.0.saturating_mul(TIMES)).max(LEAST);
+    let kept = match of.rate {
+        // Three times what its bytes take at the slowest that it was told.
+        Some(_) => Span(of.longest.0.saturating_mul(2)),
+        // Without a cap nobody knows what they take.
+        None => Span(expected_save(books, job).0.saturating_mul(3)),
+    };
     Some(of.since.plus(kept))
+}
+
+/// Of those that write out of the pool it alone had more that it might go on with.
+fn keeps_to_share(of: Writing) -> bool {
+    of.pooled && of.still.is_some()
 }
 
 /// Whether its permit is held for nothing.
@@ -52,27 +53,28 @@ pub(crate) fn is(
     if said.is_none_or(|noted| noted.seen.written > Bytes(0)) {
         return false;
     }
-    // Of whom nothing is known nothing is assumed.
+    // Nodes say it of those that write.
+    let all = seen.writes_of(of.1.id).all(|rate| rate == Bandwidth(0));
     let mut tasks = of.1.tasks().filter(|(_, task)| task.exit.is_none());
-    tasks.all(|(id, task)| {
-        seen.writes_by(id) == Some(Bandwidth(0)) && !is_silent(books, seen, task.place.node, now)
-    })
+    all && tasks.all(|(_, task)| !is_silent(books, seen, task.place.node, now))
 }
 
 /// Who is to keep to its share from now on.
 pub(super) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
-    let unused = |one: &(&Job, &Attempt, Writing)| !one.2.pooled && is(books, seen, now, *one);
+    let unused =
+        |one: &(&Job, &Attempt, Writing)| !keeps_to_share(one.2) && is(books, seen, now, *one);
     writing(books).filter(unused).find_map(|(job, attempt, of)| {
         // Without a cap nothing is kept for it.
         books.safe_rate(job, attempt, of.flow())?;
-        let (before, rate) = (of.rate?, of.after?);
-        let still = of.still.max(Some(before)).filter(|still| *still > rate);
+        let rate = of.after?;
+        let still = of.still.max(of.rate).filter(|still| *still > rate);
+        still?;
         Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true, still })
     })
 }
 
 /// The next instant at which somebody may be found not to write.
 pub(super) fn next_deadline(books: &Books, now: Timestamp) -> Option<Timestamp> {
-    let ordinary = writing(books).filter(|(_, _, of)| !of.pooled);
-    ordinary.filter_map(|one| from(books, one)).filter(|at| *at > now).min()
+    let whole = writing(books).filter(|(_, _, of)| !keeps_to_share(*of));
+    whole.filter_map(|one| from(books, one)).filter(|at| *at > now).min()
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use scheduler_core::{Broken, Core, Event, GateRequest, GateRule, Policy, Stamp};
 use simulator::plain_job;
 use tidegate_model::{
-    Ask, AskSeen, AttemptId, Bandwidth, Bytes, CheckpointOffer, DecisionSeq, GpuCount, JobId,
-    JobSpec, NodeId, SaveTarget, Span, SubmitKey, TaskId, TaskSeen, UserId, WriteClass,
+    Ask, AskSeen, AttemptId, Bandwidth, Bytes, DecisionSeq, GpuCount, JobId, JobSpec, NodeId, Span,
+    SubmitKey, TaskId, TaskSeen, UserId, WriteClass,
 };
 
 use tidegate_coordinator::engine::MAX_EVENTS_PER_TURN;
@@ -15,6 +15,7 @@ use super::BEGIN;
 use super::cluster::{facts, name};
 use crate::bench::report::{Figure, Goal, millis};
 use crate::bench::usage::thread_time;
+use crate::offer::offer;
 
 /// Nodes with a job each.
 const NODES: u32 = 1024;
@@ -78,16 +79,7 @@ fn founding() -> Vec<Event> {
 
 /// A job takes the next node whole, and runs.
 fn started(which: u32) -> Vec<Event> {
-    let offer = CheckpointOffer {
-        asks_within: None,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::minutes(10),
-        bytes: None,
-        storage: storage(),
-        saved_codes: vec![85],
-        rehearsal: None,
-    };
+    let offer = offer(Span::minutes(10));
     let account = "default".parse().expect("a path");
     let spec = JobSpec { checkpoint: Some(offer), ..plain_job(account, GpuCount(8)) };
     let (key, user) = (SubmitKey(which.into()), UserId(1000));

@@ -4,11 +4,12 @@
 use scheduler_core::{AccountRequest, Core, Cut, Event, Observation, Policy, Size as Budget};
 use simulator::plain_job;
 use tidegate_model::{
-    Bytes, CheckpointOffer, Commit, Gpu, GpuCount, JobSpec, NodeFacts, NodeId, NodeName, Order,
-    SaveTarget, Span, SubmitKey, TaskExit, TaskId, TaskSeen, Timestamp, UserId,
+    Bytes, Commit, Gpu, GpuCount, JobSpec, NodeFacts, NodeId, NodeName, Order, Span, SubmitKey,
+    TaskExit, TaskId, TaskSeen, Timestamp, UserId,
 };
 
 use super::BEGIN;
+use crate::offer::offer;
 
 /// How large.
 #[derive(Debug, Clone, Copy)]
@@ -236,16 +237,7 @@ fn leaf(programme: usize, project: usize, team: usize) -> String {
 }
 
 fn spec() -> JobSpec {
-    let checkpoint = CheckpointOffer {
-        asks_within: None,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::minutes(10),
-        bytes: None,
-        storage: "shared".parse().expect("a name"),
-        saved_codes: vec![85],
-        rehearsal: None,
-    };
+    let checkpoint = offer(Span::minutes(10));
     JobSpec {
         name: "j".into(),
         command: vec!["x".into()],

@@ -12,6 +12,7 @@ use super::{AGENTS, all_of};
 use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::figures::percentile;
+use crate::offer::offer;
 
 /// Rounds that count; one before them warms up.
 const ROUNDS: usize = 10;
@@ -64,16 +65,7 @@ async fn run_all(
     client: &Client,
     fleet: &mut Fleet,
 ) -> anyhow::Result<Vec<JobId>> {
-    let offer = CheckpointOffer {
-        asks_within: None,
-        signal: None,
-        target: SaveTarget::Task,
-        grace: Span::minutes(1),
-        bytes: None,
-        storage: STORAGE.parse().map_err(anyhow::Error::msg)?,
-        saved_codes: Vec::new(),
-        rehearsal: None,
-    };
+    let offer = CheckpointOffer { target: SaveTarget::Task, ..offer(Span::minutes(1)) };
     let gpus = GpuCount(GPUS_PER_NODE);
     let spec = JobSpec { gpus, checkpoint: Some(offer), ..cluster.job("asks", 1) };
     let mut jobs = Vec::new();

@@ -1,11 +1,10 @@
 //! Who submits what in the second act.
 
-use tidegate_model::{
-    CheckpointOffer, JobSpec, SaveSignal, SaveTarget, Span, TaskLayout, WhileWaiting,
-};
+use tidegate_model::{CheckpointOffer, JobSpec, SaveSignal, Span, TaskLayout, WhileWaiting};
 
 use super::super::workload::{Manner, Recipe, Work};
 use crate::cluster::Cluster;
+use crate::offer::offer;
 
 /// Accounts and their millionths of the root's budget. The first exists already, with all of it.
 pub const ACCOUNTS: [(&str, u32); 4] =
@@ -87,16 +86,7 @@ impl Role {
     /// # Errors
     /// If its account's name is none.
     pub fn spec(&self, cluster: &Cluster) -> anyhow::Result<JobSpec> {
-        let offer = CheckpointOffer {
-            asks_within: None,
-            signal: Some(SaveSignal::Usr1),
-            target: SaveTarget::Ranks,
-            grace: GRACE,
-            bytes: None,
-            storage: "shared".parse()?,
-            saved_codes: vec![85],
-            rehearsal: None,
-        };
+        let offer = CheckpointOffer { signal: Some(SaveSignal::Usr1), ..offer(GRACE) };
         Ok(JobSpec {
             account: self.account.parse()?,
             min_runtime: self.min_runtime,
