@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
+use tidegate_model::Span;
 
 use crate::signal::{Severity, Signal, SwitchError, Xid};
 
@@ -84,6 +85,29 @@ pub struct Found<'table> {
     pub needs_company: bool,
     /// What it is when it comes again.
     pub again: Option<&'table Again>,
+    /// What of ours makes such a signal.
+    pub own: Option<Own>,
+}
+
+/// What we do ourselves that a driver reports as an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Own {
+    /// A process on the GPU was ended.
+    Kill,
+    /// The GPU was reset.
+    Reset,
+}
+
+impl Own {
+    /// What it is, in words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Kill => "a process on it was ended by us",
+            Self::Reset => "it was reset by us",
+        }
+    }
 }
 
 /// A file that is no table.
@@ -103,16 +127,42 @@ pub enum Wrong {
 }
 
 /// What a signal is from its second time on.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Again {
-    /// So often ...
+    /// So often, moments that are near each other taken together ...
     pub times: u32,
-    /// ... within this span, such as `24h`.
-    pub within: String,
+    within: Within,
     class: Class,
     scope: Option<Scope>,
     action: Action,
+}
+
+impl Again {
+    /// ... within this span.
+    #[must_use]
+    pub fn within(&self) -> Span {
+        self.within.0
+    }
+
+    /// What it is then.
+    #[must_use]
+    pub fn meaning(&self) -> Meaning {
+        Meaning { class: self.class, scope: self.scope, action: self.action }
+    }
+}
+
+/// A span as it is written, such as `24h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+struct Within(Span);
+
+impl TryFrom<String> for Within {
+    type Error = tidegate_model::SpanError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map(Self)
+    }
 }
 
 /// A row as it is written. Which keys it may have depends on its table; all have the last four.
@@ -139,7 +189,7 @@ macro_rules! row {
 
 row! {
     /// Of the driver's errors of a GPU.
-    XidRow { codes: Vec<u32>, name: String, again: Option<Again> }
+    XidRow { codes: Vec<u32>, name: String, again: Option<Again>, own: Option<Own> }
 }
 row! {
     /// Of the first register of a 74.
@@ -201,9 +251,22 @@ enum Company {
     GpuOrLink,
 }
 
+/// What signals are one incident, and when work is not to blame any more.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    silence: Within,
+    own_within: Within,
+    users: usize,
+    users_within: Within,
+    #[expect(dead_code, reason = "for people: where the numbers are from")]
+    source: String,
+}
+
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    incident: Limits,
     xid: Vec<XidRow>,
     xid74: Vec<RegisterRow>,
     nvlink5: Vec<UnitRow>,
@@ -262,6 +325,30 @@ impl Table {
         row.map_or(UNKNOWN_RECOVERY, |row| Found::of(row.meaning(), &row.name, &row.source))
     }
 
+    /// That a GPU was asked what it asks for, and that this failed.
+    #[must_use]
+    pub fn unread_recovery() -> Found<'static> {
+        Found::of(NOT_KNOWN, "what the GPU asks for could not be read", "no row")
+    }
+
+    /// A silence that ends an incident is longer than this.
+    #[must_use]
+    pub fn silence(&self) -> Span {
+        self.0.incident.silence.0
+    }
+
+    /// So long after an act of ours its signals come.
+    #[must_use]
+    pub fn own_within(&self) -> Span {
+        self.0.incident.own_within.0
+    }
+
+    /// The work of so many users, failing on one device within this span, makes the device suspect.
+    #[must_use]
+    pub fn users(&self) -> (usize, Span) {
+        (self.0.incident.users, self.0.incident.users_within.0)
+    }
+
     fn xid(&self, xid: &Xid, driver: u32) -> Found<'_> {
         let closer = match xid.code {
             74 => self.registers(xid),
@@ -273,7 +360,7 @@ impl Table {
         let plain = || {
             let row = row()?;
             let found = Found::of(row.meaning(), &row.name, &row.source);
-            Some(Found { again: row.again.as_ref(), ..found })
+            Some(Found { again: row.again.as_ref(), own: row.own, ..found })
         };
         closer.or_else(plain).unwrap_or(UNKNOWN_CODE)
     }
@@ -343,7 +430,7 @@ const UNKNOWN_RECOVERY: Found<'static> = Found::of(
 
 impl<'table> Found<'table> {
     const fn of(meaning: Meaning, name: &'table str, source: &'table str) -> Self {
-        Self { meaning, name, source, peer: false, needs_company: false, again: None }
+        Self { meaning, name, source, peer: false, needs_company: false, again: None, own: None }
     }
 }
 
@@ -483,12 +570,10 @@ mod tests {
     #[test]
     fn what_a_gpu_asks_for_is_never_nothing_if_it_is_not_known() {
         let asks = |value: u32| class(&format!("154, changed from 0x0 (None) to {value:#x} (?)"));
-        assert_eq!([asks(0), asks(1), asks(4), asks(99)], [
-            Class::Harmless,
-            Class::Fatal,
-            Class::Degraded,
-            Class::Degraded
-        ]);
+        assert_eq!(
+            [asks(0), asks(1), asks(4), asks(99)],
+            [Class::Harmless, Class::Fatal, Class::Degraded, Class::Degraded]
+        );
     }
 
     #[test]
@@ -502,6 +587,8 @@ mod tests {
         let why = "scope: gpu or node with class degraded or fatal";
         assert!(with("class = \"harmless\"", "class = \"fatal\"").contains(why));
         assert!(with("class = \"harmless\"", "class = \"bad\"").contains("unknown variant `bad`"));
-        assert!(with("codes = [63]", "codes = [63]\ncolour = 1").contains("unknown field `colour`"));
+        assert!(
+            with("codes = [63]", "codes = [63]\ncolour = 1").contains("unknown field `colour`")
+        );
     }
 }
