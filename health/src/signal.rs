@@ -75,6 +75,26 @@ pub enum Signal {
     ProbeFailed,
 }
 
+impl fmt::Display for Signal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xid(Xid { gpu, code, .. }) => write!(out, "Xid {code} of {gpu}"),
+            Self::Switch(SwitchError { switch, code, .. }) => {
+                write!(out, "SXid {code} of {switch}")
+            }
+            Self::OffTheBus(gpu) => write!(out, "{gpu} has fallen off the bus"),
+            Self::Bus { device, severity } => {
+                let bad = match severity {
+                    Severity::NonFatal => "non-fatal",
+                    Severity::Fatal => "fatal",
+                };
+                write!(out, "a {bad} error of the bus at {device}")
+            }
+            Self::ProbeFailed => write!(out, "the driver could not take a GPU"),
+        }
+    }
+}
+
 /// The driver's report of an error of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Xid {

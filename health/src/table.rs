@@ -337,6 +337,13 @@ impl Table {
         self.0.incident.silence.0
     }
 
+    /// So long what was before may count.
+    #[must_use]
+    pub fn longest_memory(&self) -> Span {
+        let again = self.0.xid.iter().filter_map(|row| Some(row.again.as_ref()?.within()));
+        again.fold(self.users().1, Ord::max)
+    }
+
     /// So long after an act of ours its signals come.
     #[must_use]
     pub fn own_within(&self) -> Span {
