@@ -177,7 +177,8 @@ impl<'run> Log<'run> {
             return Ok(writeln!(self.out, "{value}")?);
         }
         let lasted = last.since(first);
-        writeln!(self.out, "incident {number}: {} lines in {lasted}", incident.lines())?;
+        let lines = counted(incident.lines(), "line");
+        writeln!(self.out, "incident {number}: {lines} in {lasted}")?;
         for verdict in &verdicts {
             self.tell_verdict(verdict)?;
         }
@@ -189,7 +190,11 @@ impl<'run> Log<'run> {
         let (target, class, action) = (target(verdict.target), class(*bad), action(*what));
         let why = verdict.why.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         writeln!(self.out, "    {target}: {class}, {}; action {action}", follows(*bad))?;
-        writeln!(self.out, "        because: {rule}{why} [{source}], {count} signals")?;
+        writeln!(
+            self.out,
+            "        because: {rule}{why} [{source}], {}",
+            counted(*count, "signal")
+        )?;
         Ok(writeln!(self.out, "        first: {}", verdict.evidence)?)
     }
 }
@@ -219,6 +224,11 @@ fn why(found: &Found<'_>) -> Option<String> {
         all.push(format!("harmless where {}", own.words()));
     }
     (!all.is_empty()).then(|| all.join(", "))
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let more = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{more}")
 }
 
 fn target(target: Target) -> String {

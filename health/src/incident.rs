@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::{Span, Timestamp};
 
 use crate::signal::{PciAddress, Signal};
-use crate::table::{Again, Class, Found, Meaning, Own, Table};
+use crate::table::{Again, Found, Meaning, Own, Table};
 
 /// More devices than any node has. What comes of others counts for the node.
 const MAX_DEVICES: usize = 64;
@@ -161,15 +161,6 @@ impl Incident {
 
     pub(crate) fn kinds(&self) -> impl Iterator<Item = (&Kind, &Seen)> {
         self.kinds.iter()
-    }
-}
-
-impl Kind {
-    /// Whether it is a fault of a GPU or of a link itself, as it is.
-    pub(crate) fn is_company(&self) -> bool {
-        !self.needs_company
-            && matches!(self.code, Code::Xid(_))
-            && self.meaning.class >= Class::Degraded
     }
 }
 

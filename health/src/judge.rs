@@ -111,7 +111,7 @@ struct Judged<'incident> {
 /// The verdicts of an incident, the worst first.
 #[must_use]
 pub fn judge(table: &Table, incident: &Incident, context: &Context) -> Vec<Verdict> {
-    let company = incident.kinds().any(|(kind, _)| kind.is_company());
+    let company = has_company(table, incident, context);
     let judged = incident.kinds().map(|(kind, seen)| entry(table, context, company, kind, seen));
     let mut targets: BTreeMap<Target, Vec<Judged<'_>>> = BTreeMap::new();
     for one in judged {
@@ -163,6 +163,16 @@ fn entry<'incident>(
         }
     }
     Judged { kind, seen, target, meaning, why }
+}
+
+/// Whether a GPU or a link failed by itself.
+fn has_company(table: &Table, incident: &Incident, context: &Context) -> bool {
+    let mut own = incident
+        .kinds()
+        .filter(|(kind, _)| !kind.needs_company && matches!(kind.code, Code::Xid(_)));
+    own.any(|(kind, seen)| {
+        entry(table, context, false, kind, seen).meaning.class >= Class::Degraded
+    })
 }
 
 const HARMLESS: Meaning = Meaning { class: Class::Harmless, scope: None, action: Action::None };
@@ -262,7 +272,7 @@ fn failing_users(
 /// What of an incident is kept for those that come after it.
 #[must_use]
 pub fn remembered(table: &Table, incident: &Incident, context: &Context) -> Vec<Past> {
-    let company = incident.kinds().any(|(kind, _)| kind.is_company());
+    let company = has_company(table, incident, context);
     let kept = incident.kinds().filter_map(|(kind, seen)| {
         let one = entry(table, context, company, kind, seen);
         let is_work = one.meaning.class == Class::Application;

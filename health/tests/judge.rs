@@ -124,6 +124,10 @@ fn a_switch_that_names_a_link_counts_only_together_with_a_gpu_that_failed() {
     assert_eq!(worst(&[(1, SWITCH)], &Context::default()).1, Class::Harmless);
     let both = judged(&[(1, SWITCH), (2, LOST)], &Context::default());
     assert!(both.iter().all(|one| one.class >= Class::Degraded), "{both:?}");
+    let link = "NVRM: Xid (PCI:0000:03:00): 74, pid=7, NVLink: fatal error detected on link 6";
+    assert_eq!(worst(&[(1, link), (2, SWITCH)], &Context::default()).1, Class::Harmless);
+    let often = [(1, link), (2, SWITCH), (50, link)];
+    assert_eq!(worst(&often, &Context::default()).1, Class::Fatal);
 }
 
 #[test]
