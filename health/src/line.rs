@@ -80,7 +80,8 @@ fn bus(line: &str) -> Option<Signal> {
     } else {
         return None;
     };
-    Some(Signal::Bus { device: addressed(line)?, severity })
+    let is_gpu = line.contains("nvidia ");
+    Some(Signal::Bus { device: addressed(line)?, severity, is_gpu })
 }
 
 /// The last address in a line: an error that a port reports names the device behind it.
@@ -200,7 +201,10 @@ mod tests {
         let probe = "NVRM: The NVIDIA probe routine failed for 1 device(s).";
         assert_eq!(read(probe), Signal::ProbeFailed);
         let bus = "pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0";
-        assert_eq!(read(bus), Signal::Bus { device: at("3b:00"), severity: Severity::Fatal });
+        let (device, severity) = (at("3b:00"), Severity::Fatal);
+        assert_eq!(read(bus), Signal::Bus { device, severity, is_gpu: false });
+        let gpu = "nvidia 0000:3b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal)";
+        assert_eq!(read(gpu), Signal::Bus { device, severity, is_gpu: true });
     }
 
     #[test]

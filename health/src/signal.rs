@@ -70,6 +70,8 @@ pub enum Signal {
         device: PciAddress,
         /// How bad it is.
         severity: Severity,
+        /// Whether the GPUs' driver has it; else it may be any device.
+        is_gpu: bool,
     },
     /// The driver found GPUs and could not take them.
     ProbeFailed,
@@ -83,7 +85,7 @@ impl fmt::Display for Signal {
                 write!(out, "SXid {code} of {switch}")
             }
             Self::OffTheBus(gpu) => write!(out, "{gpu} has fallen off the bus"),
-            Self::Bus { device, severity } => {
+            Self::Bus { device, severity, is_gpu: _ } => {
                 let bad = match severity {
                     Severity::NonFatal => "non-fatal",
                     Severity::Fatal => "fatal",

@@ -226,6 +226,7 @@ enum Line {
     OffTheBus,
     ProbeFailed,
     BusFatal,
+    BusFatalOfGpu,
     BusNonFatal,
     Unreadable,
 }
@@ -307,6 +308,9 @@ impl Table {
             Signal::Switch(error) => self.switch(error),
             Signal::OffTheBus(_) => self.kernel(Line::OffTheBus),
             Signal::ProbeFailed => self.kernel(Line::ProbeFailed),
+            Signal::Bus { severity: Severity::Fatal, is_gpu: true, .. } => {
+                self.kernel(Line::BusFatalOfGpu)
+            }
             Signal::Bus { severity: Severity::Fatal, .. } => self.kernel(Line::BusFatal),
             Signal::Bus { severity: Severity::NonFatal, .. } => self.kernel(Line::BusNonFatal),
         }

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tidegate_health::{
-    Class, Context, Incident, OwnAct, Table, Verdict, judge, remembered, signal,
+    Class, Context, Incident, OwnAct, Signal, Table, Verdict, judge, remembered, signal,
 };
 use tidegate_model::{Span, Timestamp, UserId};
 
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     let Arguments { nodes: count, days, rate, seed, verbose } = arguments;
     let table = Table::shipped().expect("it is one");
     let nodes = world::nodes(&Options { nodes: count, days, rate, seed });
-    let crashes = crashes(&nodes);
+    let crashes = crashes(&table, &nodes);
     let mut score = Score::default();
     for (number, node) in nodes.iter().enumerate() {
         Watch { table: &table, node, number, crashes: &crashes, verbose, score: &mut score }.year();
@@ -86,14 +86,28 @@ fn main() -> ExitCode {
     if score.missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Where whose work failed by itself, and when.
+/// Where whose work made errors of programs, and when.
 type Crashes = BTreeMap<UserId, Vec<(Timestamp, usize)>>;
 
-fn crashes(nodes: &[Node]) -> Crashes {
+/// As the coordinator knows it of all nodes.
+fn crashes(table: &Table, nodes: &[Node]) -> Crashes {
     let mut crashes = Crashes::new();
     for (number, node) in nodes.iter().enumerate() {
-        for (at, user) in &node.crashes {
-            crashes.entry(*user).or_default().push((*at, number));
+        let mut holders = node.holders.clone();
+        holders.sort_by_key(|holder| holder.from);
+        for (at, came) in &node.came {
+            let Came::Line(line) = came else { continue };
+            let Ok(Some(signal)) = signal(line) else { continue };
+            let Signal::Xid(xid) = &signal else { continue };
+            if table.find(&signal, Some(580)).meaning.class != Class::Application {
+                continue;
+            }
+            let begun = holders.partition_point(|holder| holder.from <= *at);
+            let has = holders[..begun].iter().rev().take(64);
+            let mut has = has.filter(|holder| holder.gpus.contains(&xid.gpu));
+            if let Some(holder) = has.next() {
+                crashes.entry(holder.user).or_default().push((*at, number));
+            }
         }
     }
     crashes.values_mut().for_each(|all| all.sort_unstable());
@@ -156,7 +170,7 @@ impl Watch<'_> {
         Some((first, last, verdicts))
     }
 
-    /// Users whose work failed on two other nodes in the day before.
+    /// Users whose work failed on another node in the day before.
     fn fail_elsewhere(
         &self,
         first: Timestamp,
@@ -166,7 +180,7 @@ impl Watch<'_> {
             let begin = Timestamp(first.0.saturating_sub(Span::hours(24).0));
             let place = all.partition_point(|(at, _)| *at < begin);
             let near = all[place..].iter().take_while(|(at, _)| *at <= last);
-            near.filter(|(_, node)| *node != self.number).count() >= 2
+            near.filter(|(_, node)| *node != self.number).count() >= 1
         };
         self.crashes.iter().filter(|(_, all)| fails(all)).map(|(user, _)| *user).collect()
     }
