@@ -41,14 +41,16 @@ pub struct Classify {
 
 fn major(text: &str) -> Result<u32, String> {
     let first = text.split('.').next().unwrap_or_default();
-    first.parse().map_err(|_| format!("{text:?} is no driver version, such as 570 or 570.86.15"))
+    first
+        .parse()
+        .map_err(|_not_one| format!("{text:?} is no driver version, such as 570 or 570.86.15"))
 }
 
 /// Does it.
 #[must_use]
 pub fn run(classify: &Classify) -> ExitCode {
     let table = match table(classify.policy.as_deref()) {
-        Ok(table) => table,
+        Ok(table) => table.for_driver(classify.driver),
         Err(error) => return ended(&error, 2),
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -131,8 +133,8 @@ impl<'run> Log<'run> {
             self.close()?;
         }
         if let Ok(Some(signal)) = &read {
-            self.open.note(self.table, self.classify.driver, self.now, signal, said);
-            let found = self.table.find(signal, self.classify.driver);
+            self.open.note(self.table, self.now, signal, said);
+            let found = self.table.find(signal);
             return self.tell_line(number, said, &signal.to_string(), found);
         }
         self.open.note_unreadable(self.table, self.now, said);

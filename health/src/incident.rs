@@ -74,15 +74,8 @@ pub struct Incident {
 
 impl Incident {
     /// Notes a signal, in the words that it came in. In whichever order they come, what is noted is the same.
-    pub fn note(
-        &mut self,
-        table: &Table,
-        driver: Option<u32>,
-        at: Timestamp,
-        signal: &Signal,
-        said: &str,
-    ) {
-        let found = table.find(signal, driver);
+    pub fn note(&mut self, table: &Table, at: Timestamp, signal: &Signal, said: &str) {
+        let found = table.find(signal);
         let (device, code, link, pid) = match signal {
             Signal::Xid(xid) => (Some(xid.gpu), Code::Xid(xid.code), xid.link, xid.pid),
             Signal::Switch(error) => {
@@ -108,7 +101,10 @@ impl Incident {
         gpu: PciAddress,
         value: Option<u32>,
     ) {
-        let found = value.map_or(Table::unread_recovery(), |value| table.recovery(value));
+        let found = match value {
+            Some(value) => table.recovery(value),
+            None => Table::unread_recovery(),
+        };
         self.count(at, (Some(gpu), Code::Recovery(value), None), found, (None, found.name));
     }
 

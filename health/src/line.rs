@@ -89,7 +89,7 @@ fn addressed(line: &str) -> Option<PciAddress> {
     let words = line.split([' ', '(', ')', ',']);
     let bare = words.map(|word| word.trim_end_matches([':', '.']));
     let long = bare.filter(|word| word.matches(':').count() >= 2);
-    long.filter_map(|word| word.parse().ok()).last()
+    long.rev().find_map(|word| word.parse().ok())
 }
 
 fn severity(text: &str) -> Option<Severity> {

@@ -32,11 +32,11 @@ impl FromStr for PciAddress {
         if parts.next().is_some() {
             return Err(wrong());
         }
-        Ok(Self {
-            domain: u32::from_str_radix(domain, 16).map_err(|_| wrong())?,
-            bus: u8::from_str_radix(bus, 16).map_err(|_| wrong())?,
-            device: u8::from_str_radix(device, 16).map_err(|_| wrong())?,
-        })
+        let small = |text: &str| u8::from_str_radix(text, 16).ok();
+        let domain = u32::from_str_radix(domain, 16).ok();
+        let all = domain.zip(small(bus)).zip(small(device));
+        let ((domain, bus), device) = all.ok_or_else(wrong)?;
+        Ok(Self { domain, bus, device })
     }
 }
 

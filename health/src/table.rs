@@ -278,7 +278,11 @@ struct File {
 
 /// The table, whole and without contradictions.
 #[derive(Debug, Clone)]
-pub struct Table(File);
+pub struct Table {
+    file: File,
+    /// The driver's major version; none = not known, then a new one.
+    driver: Option<u32>,
+}
 
 impl Table {
     /// That which the agent has where a site has no own.
@@ -296,15 +300,20 @@ impl Table {
     pub fn parse(text: &str) -> Result<Self, Wrong> {
         let file: File = toml::from_str(text)?;
         file.check()?;
-        Ok(Self(file))
+        Ok(Self { file, driver: None })
     }
 
-    /// What a signal means, by the row that it is found in. `driver` is the driver's major version; none =
-    /// not known, then a new one.
+    /// The same for signals of such a driver, by its major version.
     #[must_use]
-    pub fn find(&self, signal: &Signal, driver: Option<u32>) -> Found<'_> {
+    pub fn for_driver(self, driver: Option<u32>) -> Self {
+        Self { driver, ..self }
+    }
+
+    /// What a signal means, by the row that it is found in.
+    #[must_use]
+    pub fn find(&self, signal: &Signal) -> Found<'_> {
         match signal {
-            Signal::Xid(xid) => self.xid(xid, driver.unwrap_or(NEW_WORDS)),
+            Signal::Xid(xid) => self.xid(xid),
             Signal::Switch(error) => self.switch(error),
             Signal::OffTheBus(_) => self.kernel(Line::OffTheBus),
             Signal::ProbeFailed => self.kernel(Line::ProbeFailed),
@@ -325,7 +334,7 @@ impl Table {
     /// What it means that a GPU asks for this.
     #[must_use]
     pub fn recovery(&self, value: u32) -> Found<'_> {
-        let row = self.0.recovery.iter().find(|row| row.value == value);
+        let row = self.file.recovery.iter().find(|row| row.value == value);
         row.map_or(UNKNOWN_RECOVERY, |row| Found::of(row.meaning(), &row.name, &row.source))
     }
 
@@ -338,36 +347,36 @@ impl Table {
     /// A silence that ends an incident is longer than this.
     #[must_use]
     pub fn silence(&self) -> Span {
-        self.0.incident.silence.0
+        self.file.incident.silence.0
     }
 
     /// So long what was before may count.
     #[must_use]
     pub fn longest_memory(&self) -> Span {
-        let again = self.0.xid.iter().filter_map(|row| Some(row.again.as_ref()?.within()));
+        let again = self.file.xid.iter().filter_map(|row| Some(row.again.as_ref()?.within()));
         again.fold(self.users().1, Ord::max)
     }
 
     /// So long after an act of ours its signals come.
     #[must_use]
     pub fn own_within(&self) -> Span {
-        self.0.incident.own_within.0
+        self.file.incident.own_within.0
     }
 
     /// The work of so many users, failing on one device within this span, makes the device suspect.
     #[must_use]
     pub fn users(&self) -> (usize, Span) {
-        (self.0.incident.users, self.0.incident.users_within.0)
+        (self.file.incident.users, self.file.incident.users_within.0)
     }
 
-    fn xid(&self, xid: &Xid, driver: u32) -> Found<'_> {
+    fn xid(&self, xid: &Xid) -> Found<'_> {
         let closer = match xid.code {
             74 => self.registers(xid),
-            144..=150 => self.unit(xid, driver),
+            144..=150 => self.unit(xid),
             154 => return xid.recovery.map_or(UNKNOWN_RECOVERY, |value| self.recovery(value)),
             _ => None,
         };
-        let row = || self.0.xid.iter().find(|row| row.codes.contains(&xid.code));
+        let row = || self.file.xid.iter().find(|row| row.codes.contains(&xid.code));
         let plain = || {
             let row = row()?;
             let found = Found::of(row.meaning(), &row.name, &row.source);
@@ -382,15 +391,15 @@ impl Table {
         let set = |row: &&RegisterRow| {
             row.bits.iter().any(|bit| first.checked_shr(*bit).is_some_and(|rest| rest & 1 == 1))
         };
-        let rows = self.0.xid74.iter().filter(set);
+        let rows = self.file.xid74.iter().filter(set);
         let worst = rows.max_by_key(|row| row.meaning())?;
         Some(Found::of(worst.meaning(), &worst.name, &worst.source))
     }
 
     /// The first row that fits the unit, its reason and its status.
-    fn unit(&self, xid: &Xid, driver: u32) -> Option<Found<'_>> {
+    fn unit(&self, xid: &Xid) -> Option<Found<'_>> {
         let (word, status) = (*xid.registers.first()?, xid.registers.get(1).copied());
-        let old = driver < NEW_WORDS;
+        let old = self.driver.is_some_and(|driver| driver < NEW_WORDS);
         let sub = if old { word >> 5 & 0x1f } else { word & 0x7f };
         let reason = word >> 20 & 0x3f;
         let fits = |row: &&UnitRow| {
@@ -399,7 +408,7 @@ impl Table {
             let has = |status: u32| row.status.as_ref().is_none_or(|all| all.contains(&status));
             row.xid == xid.code && own == sub && is_reason && status.is_none_or(has)
         };
-        let row = self.0.nvlink5.iter().find(fits)?;
+        let row = self.file.nvlink5.iter().find(fits)?;
         let found = Found::of(row.meaning(), &row.unit, &row.source);
         Some(Found { peer: row.peer == Some(true), ..found })
     }
@@ -409,7 +418,7 @@ impl Table {
         let holds = |row: &&SwitchRow| {
             row.codes.contains(&error.code) || row.ranges.iter().flatten().any(within)
         };
-        let Some(row) = self.0.sxid.iter().find(holds) else { return UNKNOWN_CODE };
+        let Some(row) = self.file.sxid.iter().find(holds) else { return UNKNOWN_CODE };
         let mut found = Found::of(row.meaning(), &row.name, &row.source);
         found.needs_company = row.with == Some(Company::GpuOrLink);
         if error.severity == Some(Severity::Fatal) && found.meaning.class < Class::Degraded {
@@ -419,7 +428,7 @@ impl Table {
     }
 
     fn kernel(&self, line: Line) -> Found<'_> {
-        let row = self.0.kernel.iter().find(|row| row.line == line);
+        let row = self.file.kernel.iter().find(|row| row.line == line);
         row.map_or(UNKNOWN_CODE, |row| Found::of(row.meaning(), &row.name, &row.source))
     }
 }
@@ -526,8 +535,8 @@ mod tests {
     fn found(words: &str, driver: u32) -> (Class, bool, String) {
         let line = format!("NVRM: Xid (PCI:0000:3b:00): {words}");
         let signal = line::signal(&line).unwrap().unwrap();
-        let table = Table::shipped().unwrap();
-        let found = table.find(&signal, Some(driver));
+        let table = Table::shipped().unwrap().for_driver(Some(driver));
+        let found = table.find(&signal);
         (found.meaning.class, found.peer, found.name.to_owned())
     }
 

@@ -28,7 +28,7 @@ fn incident(lines: &[(u64, &str)]) -> Incident {
     let (table, mut incident) = (table(), Incident::default());
     for (second, line) in lines {
         let signal = signal(line).expect("a line that can be read").expect("about a GPU");
-        incident.note(table, Some(580), at(*second), &signal, line);
+        incident.note(table, at(*second), &signal, line);
     }
     incident
 }
@@ -183,7 +183,7 @@ fn a_storm_of_lines_is_one_incident_with_a_count() {
         );
         let signal = signal(&line).unwrap().unwrap();
         assert!(incident.goes_on_at(table, Timestamp(number)));
-        incident.note(table, None, Timestamp(number), &signal, &line);
+        incident.note(table, Timestamp(number), &signal, &line);
     }
     let verdicts = judge(table, &incident, &Context::default());
     assert_eq!((verdicts.len(), incident.lines()), (8, 100_000));

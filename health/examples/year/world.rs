@@ -296,14 +296,11 @@ fn switch(code: u32, severity: &str, words: &str) -> String {
 
 /// A number of events with that mean: its whole part, and one more with the rest's probability.
 fn whole(mean: f64, rng: &mut Rng) -> u32 {
-    let least = mean.floor();
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "small and positive"
-    )]
-    let least_count = least as u32;
-    least_count + u32::from(rng.f64() < mean - least)
+    let (mut count, mut left) = (0, mean);
+    while left >= 1.0 {
+        (count, left) = (count + 1, left - 1.0);
+    }
+    count + u32::from(rng.f64() < left)
 }
 
 /// Many nodes have the same at once: a driver is replaced under them, or a leaf switch is away.
