@@ -5,6 +5,7 @@
 //! What is not here: which job runs where and when (the coordinator decides it), and cgroups.
 
 mod backoff;
+pub mod classify;
 pub mod config;
 pub mod daemon;
 pub mod durable;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tidegate_agent::classify::{self, Classify};
 use tidegate_agent::job_client::{self, Job};
 use tidegate_agent::{daemon, shell};
 
@@ -26,12 +27,15 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Job(Job),
+    Classify(Classify),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::Job(job)) = &arguments.command {
-        return job_client::run(job);
+    match &arguments.command {
+        Some(Command::Job(job)) => return job_client::run(job),
+        Some(Command::Classify(log)) => return classify::run(log),
+        None => {}
     }
     daemon::run(arguments.config.as_deref(), arguments.check_config, |config| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
