@@ -23,6 +23,9 @@ use crate::view::{View, Views};
 /// "unavailable" and tried again by its sender.
 pub const MAX_WAITING: usize = 4096;
 
+/// A task that writes less has not begun to save: a log is no checkpoint.
+const A_SAVE: Bandwidth = Bandwidth(1 << 20);
+
 /// A view of 100,000 jobs takes milliseconds to copy. After one the engine does other things for
 /// this many times as long, so that readers take at most a tenth of its time.
 const VIEW_REST: u32 = 10;
@@ -328,7 +331,7 @@ impl<J: Journal> Desk<J> {
             let rate = tasks.get(&task).copied().unwrap_or_default();
             self.engine.observe(now, &Observation::TaskWrites { task, rate });
             let attempt = self.engine.core().books().attempt(task.attempt);
-            if rate.0 > 0 && attempt.is_some_and(Attempt::awaits_first_byte) {
+            if rate >= A_SAVE && attempt.is_some_and(Attempt::awaits_first_byte) {
                 begun.push(Event::WritingSeen { task });
             }
         }

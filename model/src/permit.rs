@@ -7,6 +7,9 @@ use crate::ids::DecisionSeq;
 use crate::time::Span;
 use crate::units::{Bandwidth, Bytes};
 
+/// What nodes do not tell that a task writes is less than this: a log, a heartbeat.
+pub const LEAST_SEEN: Bandwidth = Bandwidth(64 << 10);
+
 /// What is written, or read, and so who goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WriteClass {

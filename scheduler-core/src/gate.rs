@@ -202,14 +202,26 @@ fn one_more(limits: Limits, writers: &[Writer]) -> bool {
 /// Who came last is told to write less if all may write more than the cap, as after it became lower, or if
 /// somebody needs the pool that was lent. Nobody is told less than what a permit is worth.
 fn lowered(limits: Limits, writers: &[Writer], pool_needed: bool) -> Option<Step> {
-    let pooled: Bandwidth = writers.iter().filter(|one| one.pooled).map(|one| one.rate).sum();
-    let pooled = if pool_needed { pooled.max(limits.pool) } else { pooled };
-    let told: Bandwidth = writers.iter().filter(|one| !one.pooled).map(|one| one.told).sum();
-    let over = told.less(limits.cap.less(pooled));
+    let alike = |pooled: bool| writers.iter().filter(move |one| one.pooled == pooled);
+    let kept: Bandwidth = alike(true).map(|one| one.rate).sum();
+    let kept = if pool_needed { kept.max(limits.pool) } else { kept };
+    let told = |pooled: bool| -> Bandwidth { alike(pooled).map(|one| one.told).sum() };
+    let over = |pooled: bool| {
+        if pooled {
+            // What is above the pool is no harm while all together are not above the cap.
+            return told(true).less(limits.pool).min(told(true).plus(told(false)).less(limits.cap));
+        }
+        told(false).less(limits.cap.less(kept))
+    };
+    [true, false].into_iter().find_map(|pooled| last_less(limits, writers, pooled, over(pooled)))
+}
+
+/// The last of those that can be told to write less, by so much.
+fn last_less(limits: Limits, writers: &[Writer], pooled: bool, over: Bandwidth) -> Option<Step> {
     if over == Bandwidth(0) {
         return None;
     }
-    let last = writers.iter().rev().filter(|one| one.asks && !one.pooled);
+    let last = writers.iter().rev().filter(|one| one.asks && one.pooled == pooled);
     last.filter_map(|one| {
         let least = Bandwidth((one.own.min(limits.cap).0 / LEAST_PART).max(1));
         let rate = one.told.less(over).max(least);

@@ -27,6 +27,8 @@ pub struct Observations {
     asking: BTreeMap<Flow, BTreeMap<StorageName, BTreeSet<TaskId>>>,
     /// What tasks write, by their nodes' measure.
     writes: BTreeMap<TaskId, Bandwidth>,
+    /// When a task was last seen to stop writing.
+    wrote: BTreeMap<TaskId, Timestamp>,
     /// Since when the GPUs of a task have been idle.
     idle: BTreeMap<TaskId, Timestamp>,
 }
@@ -62,6 +64,8 @@ pub(crate) const IDLE_AFTER: Span = Span::minutes(30);
 pub struct SeenNode {
     /// When its agent last spoke.
     pub heard: Timestamp,
+    /// Since when it has: of what was before its first words it may know nothing.
+    pub since: Timestamp,
     /// Tasks its agent has records of, as it last said.
     pub tasks: BTreeMap<TaskId, TaskSeen>,
 }
@@ -88,7 +92,8 @@ impl Observations {
     /// just heard but these.
     pub(crate) fn assumed(books: &Books, at: Timestamp, silent: &BTreeSet<NodeId>) -> Self {
         let heard = books.nodes.keys().filter(|node| !silent.contains(node));
-        let seen = |node: &NodeId| (*node, SeenNode { heard: at, tasks: BTreeMap::new() });
+        let seen =
+            |node: &NodeId| (*node, SeenNode { heard: at, since: at, tasks: BTreeMap::new() });
         Self { nodes: heard.map(seen).collect(), ..Self::default() }
     }
 
@@ -162,7 +167,10 @@ impl Observations {
                 self.idle.remove(task);
             }
             Observation::TaskWrites { task, rate } if books.task(*task).is_some() => {
-                self.writes.insert(*task, *rate);
+                let before = self.writes.insert(*task, *rate);
+                if *rate == Bandwidth(0) && before.is_some_and(|before| before > Bandwidth(0)) {
+                    self.wrote.insert(*task, now);
+                }
             }
             Observation::TaskWrites { task: _, rate: _ } => {}
             Observation::TaskAsked { task, seen } => {
@@ -213,6 +221,7 @@ impl Observations {
         let seen = self.nodes.entry(node.id).or_default();
         seen.heard = seen.heard.max(now);
         if *complete {
+            seen.since = now;
             seen.tasks.clear();
         }
         for (task, state) in tasks {
@@ -221,6 +230,7 @@ impl Observations {
                     self.saves.remove(task);
                     self.idle.remove(task);
                     self.writes.remove(task);
+                    self.wrote.remove(task);
                     seen.tasks.remove(task)
                 }
                 TaskSeen::Missing
@@ -322,6 +332,13 @@ impl Observations {
     pub(crate) fn writes_of(&self, attempt: AttemptId) -> impl Iterator<Item = Bandwidth> {
         let tasks = TaskId { attempt, index: 0 }..=TaskId { attempt, index: u32::MAX };
         self.writes.range(tasks).map(|(_, rate)| *rate)
+    }
+
+    /// Since when a task of that node has not been seen to write; none while it does, or nobody looks.
+    pub(crate) fn quiet_since(&self, task: TaskId, node: NodeId) -> Option<Timestamp> {
+        let writes = self.writes.get(&task).is_some_and(|rate| *rate > Bandwidth(0));
+        let looks = self.nodes.get(&node).filter(|_| !writes)?.since;
+        Some(looks.max(self.wrote.get(&task).copied().unwrap_or(looks)))
     }
 
     /// Gates that somebody has asked at.

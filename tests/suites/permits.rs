@@ -26,7 +26,7 @@ use tidegate_agent::since_boot::SinceBoot;
 use tidegate_agent::task_dir::{TaskDir, load};
 use tidegate_coordinator::journal::redb_store::RedbJournal;
 use tidegate_coordinator::replay::{Until, replay};
-use tidegate_model::{AsksWithin, Bytes, CheckpointOffer, JobId, JobSpec, Span};
+use tidegate_model::{AsksWithin, Bytes, CheckpointOffer, JobId, JobSpec, LEAST_SEEN, Span};
 use tidegate_proto::v1;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -320,7 +320,11 @@ async fn a_permit_that_nothing_is_written_under_keeps_nobody_waiting_for_long() 
     assert_eq!(second.hear()["wait"]["position"], 1);
     // Half a minute is the least that a permit is kept for.
     let share = first.rate();
-    assert!(0 < share && share <= CAP / 10, "{share}");
+    assert_eq!(
+        share,
+        2 * LEAST_SEEN.0,
+        "what its node can see, as its part of the kept tenth is less"
+    );
     assert_eq!(second.rate(), CAP - OF_A_NODE, "before its node has said that it was told");
     assert_eq!(second.rate(), OF_A_NODE);
     let request = v1::ExplainRequest { job: first.id.to_string(), at_ms: None };

@@ -9,13 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tidegate_model::{Bandwidth, Bytes, Span, TaskId};
+use tidegate_model::{Bandwidth, Bytes, LEAST_SEEN, Span, TaskId};
 
 use crate::procs::Procs;
 use crate::task_dir::{State, TaskDir, load};
-
-/// Less in a second is nothing: a log, a heartbeat.
-const LEAST: Bandwidth = Bandwidth(1 << 20);
 
 /// After so many looks every process is asked for its parent again: a pid may have been used anew in
 /// between.
@@ -65,7 +62,7 @@ impl Writes {
 
     /// What each writes in a second, of those that write.
     pub(crate) fn rates(&self) -> BTreeMap<TaskId, Bandwidth> {
-        let writing = self.tasks.iter().filter(|(_, counted)| counted.rate >= LEAST);
+        let writing = self.tasks.iter().filter(|(_, counted)| counted.rate >= LEAST_SEEN);
         writing.map(|(task, counted)| (*task, counted.rate)).collect()
     }
 

@@ -42,7 +42,10 @@ impl Writing {
     pub(crate) fn told(&mut self, safe: Option<Bandwidth>) {
         let after = self.rate.map(|rate| safe.map_or(rate, |safe| safe.min(rate)));
         self.after = after.max(self.after);
-        self.longest = self.length().max(self.longest);
+        // Of one that goes on as it was the end says nothing.
+        if self.rate > after || self.rate.is_none() {
+            self.longest = self.length().max(self.longest);
+        }
     }
 
     /// How fast a job of that pace usually is under this permit: a fourth less than it is known to be able.

@@ -100,7 +100,7 @@ fn over(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> 
 /// When the word of the nodes that a writing depends on holds no longer.
 fn lapses(books: &Books, seen: &Observations, attempt: &Attempt, of: Writing) -> Option<Timestamp> {
     of.rate?;
-    let length = of.longest.max(of.length());
+    let length = of.longest;
     let heard = nodes_of(books, attempt, of).map(|node| seen.last_word(node)).min()?;
     Some(heard.max(of.since).plus(length).plus(drift(length)))
 }
@@ -119,7 +119,9 @@ fn nodes_of(books: &Books, attempt: &Attempt, of: Writing) -> impl Iterator<Item
 fn lapsed(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
     writing(books).find_map(|(job, attempt, of)| {
         let silent = nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
-        let due = !of.pooled && lapses(books, seen, attempt, of).is_some_and(|at| at <= now);
+        // Who was to keep to its share and may not have heard of it falls to that by itself.
+        let holds = !of.pooled || of.still.is_some();
+        let due = holds && lapses(books, seen, attempt, of).is_some_and(|at| at <= now);
         if !silent || !due {
             return None;
         }
@@ -151,8 +153,9 @@ fn taken_up(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decisi
     )
 }
 
-/// Who is asked to leave while it writes by a permit waits for no turn: what it commits counts. Its grace
-/// begins when that is enough for the rest, whether or not it gives its permit back.
+/// Who is asked to leave while it writes by a permit has its turn: what it commits counts. Its grace begins when half
+/// of that is enough for the rest, and as long after the request as it lasts at the latest: others were told by when
+/// it is gone. Who writes out of the pool waits for its turn like the others.
 fn writes_already(books: &Books, now: Timestamp) -> Option<Decision> {
     leaving_writers(books).find(|(at, _, _)| *at <= now).map(|(_, attempt, of)| {
         let Writing { bytes, rate, .. } = of;
@@ -160,16 +163,17 @@ fn writes_already(books: &Books, now: Timestamp) -> Option<Decision> {
     })
 }
 
-/// Those who write by a permit and are asked to leave, and from when on half of their grace is enough for the rest.
+/// Those whose grace is to begin, and when.
 fn leaving_writers(books: &Books) -> impl Iterator<Item = (Timestamp, AttemptId, Writing)> {
     books.index.saving.iter().filter_map(|(_, id)| {
         let (job, attempt) = books.with_job(*id)?;
-        attempt.save.filter(|save| save.admitted.is_none())?;
+        let save = attempt.save.filter(|save| save.admitted.is_none())?;
         let of = attempt.writing.filter(|of| of.permit.is_some() && of.flow() == Flow::Writes)?;
         let takes = of.rate.map_or(Span::ZERO, |rate| rate.takes(of.bytes));
+        let grace = save_grace(books, job, attempt);
         // Half of it, as storage may be slower than its rate.
-        let longer = Span(takes.0.saturating_sub(save_grace(books, job, attempt).0 / 2));
-        Some((of.since.plus(longer), attempt.id, of))
+        let enough = of.since.plus(Span(takes.0.saturating_sub(grace.0 / 2)));
+        (!of.pooled).then_some((enough.min(save.at.plus(grace)), attempt.id, of))
     })
 }
 
@@ -198,7 +202,9 @@ fn stepped(
     if target.paused {
         return None;
     }
-    if has_room(target.limits, &target.writers) {
+    // What of the pool is lent is taken back for who has waited too long.
+    let late = || target::late(books, seen, gate).into_iter().any(|at| at <= now);
+    if has_room(target.limits, &target.writers) || target.capped && late() {
         target.ask_all(books, seen, now, gate);
     }
     let wants = order(std::mem::take(&mut target.wants), now, patience(books));
@@ -206,9 +212,11 @@ fn stepped(
     let line = Line::of(&wants, target.limits);
     match step(now, target.limits, &target.writers, line)? {
         Step::Raise { who, rate } | Step::Lower { who, rate } => {
-            let reckoned = target.writers.iter().find(|one| one.who == who).map(|one| one.rate);
-            let still = reckoned.filter(|reckoned| *reckoned > rate);
-            Some(Decision::WriteRated { attempt: who, rate, pooled: false, still })
+            let one = target.writers.iter().find(|one| one.who == who)?;
+            let still = Some(one.rate).filter(|reckoned| *reckoned > rate);
+            // Whoever gets more gets it of the ordinary part.
+            let pooled = one.pooled && rate < one.told;
+            Some(Decision::WriteRated { attempt: who, rate, pooled, still })
         }
         Step::Admit { who, rate, pooled } => {
             let (job, attempt) = books.with_job(who)?;
@@ -367,7 +375,8 @@ pub(crate) fn next_deadline(
     seen: &Observations,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let lapses = writing(books).filter(|(_, _, of)| !of.pooled).filter_map(|(_, attempt, of)| {
+    let holds = writing(books).filter(|(_, _, of)| !of.pooled || of.still.is_some());
+    let lapses = holds.filter_map(|(_, attempt, of)| {
         let at = lapses(books, seen, attempt, of)?;
         // While its nodes are heard, the end moves on with their words.
         let quiet = nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
@@ -382,10 +391,10 @@ pub(crate) fn next_deadline(
         late.into_iter().chain(hours).chain(told).filter(|at| *at > now).min()
     });
     let looks = adapt::next_deadline(books, now);
-    let leaving = leaving_writers(books).map(|(at, _, _)| at);
     let unasked = writing(books).filter_map(|(job, attempt, _)| kept_until(books, job, attempt));
     let unasked = unasked.map(|(_, until)| until);
-    let unused = unused::next_deadline(books, now);
+    let unused = unused::next_deadline(books, seen, now);
+    let leaving = leaving_writers(books).map(|(at, _, _)| at);
     let times = lapses.chain(looks).chain(leaving).chain(unasked).chain(unused).chain(at_gates);
     times.filter(|at| *at > now).min()
 }

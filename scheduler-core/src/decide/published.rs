@@ -10,7 +10,9 @@ use tidegate_model::{JobId, Span, Timestamp};
 use crate::books::{Attempt, Books, Job, Reservation};
 use crate::decide::gate;
 use crate::decide::pass::{Bid, Pass};
-use crate::decide::spots::{Backlog, Spot, gate_time, save_grace, start_limit, yields_at};
+use crate::decide::spots::{
+    Backlog, Spot, gate_time, permit_wait, save_grace, start_limit, yields_at,
+};
 use crate::decide::victims::expected_save;
 use crate::observations::Observations;
 
@@ -137,7 +139,9 @@ pub(crate) fn gone(
         let rounds =
             round.count.saturating_sub(1) / gate::at_a_time(books, job.storage(), round.own);
         let admitted = from.plus(Span(round.takes.0.saturating_mul(rounds)));
-        at = at.max(left(books, admitted.plus(save_grace(books, job, attempt)), job));
+        let grace_over =
+            admitted.plus(permit_wait(books, job, attempt)).plus(save_grace(books, job, attempt));
+        at = at.max(left(books, grace_over, job));
     }
     at
 }

@@ -195,9 +195,11 @@ impl<'books> Backlog<'books> {
     pub(crate) fn gone_by(&self, books: &Books, job: &Job, attempt: &Attempt) -> Timestamp {
         let grace = save_grace(books, job, attempt);
         let verify = books.policy.sharing.verify_limit;
+        let wait = permit_wait(books, job, attempt);
         let since = match attempt.save {
+            Some(save) if wait > Span::ZERO => save.at.plus(wait),
             Some(save) => save.admitted.unwrap_or_else(|| self.admitted_by(books, job)),
-            None => self.now,
+            None => self.now.plus(wait),
         };
         let leaves = left_or(books, attempt, since.plus(grace));
         let kill = job.spec.grace;
@@ -265,7 +267,20 @@ pub(crate) fn save_grace(books: &Books, job: &Job, attempt: &Attempt) -> Span {
 /// TERM and KILL, and the time to verify that nothing of it writes any more.
 pub(crate) fn gate_time(books: &Books, job: &Job, attempt: &Attempt) -> Span {
     let around = job.spec.grace.0.saturating_add(books.policy.sharing.verify_limit.0);
-    Span(save_grace(books, job, attempt).0.saturating_add(around))
+    let wait = permit_wait(books, job, attempt);
+    Span(save_grace(books, job, attempt).0.saturating_add(around).saturating_add(wait.0))
+}
+
+/// How long after it is asked to leave the grace of an attempt that writes by a permit begins at the latest. Of one
+/// whose job has asked for permits before nobody knows whether it has one by then.
+pub(crate) fn permit_wait(books: &Books, job: &Job, attempt: &Attempt) -> Span {
+    let holds = attempt.writing.is_some_and(|of| of.permit.is_some() && !of.pooled);
+    let asks = holds || job.commits.as_ref().is_some_and(|commits| commits.pace().is_some());
+    let may_hold = match attempt.save {
+        Some(save) => holds && save.admitted.is_none(),
+        None => asks,
+    };
+    if may_hold { save_grace(books, job, attempt) } else { Span::ZERO }
 }
 
 impl<'books> Spot<'books> {

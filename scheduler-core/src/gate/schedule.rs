@@ -35,7 +35,8 @@ pub(crate) fn schedule(
                 Step::Raise { who, rate } | Step::Lower { who, rate } => {
                     let mut all = writers.iter_mut();
                     if let Some(one) = all.find(|one| one.who == who) {
-                        (one.rate, one.told, one.pooled) = (rate, rate, false);
+                        let pooled = one.pooled && rate < one.told;
+                        (one.rate, one.told, one.pooled) = (rate, rate, pooled);
                     }
                 }
                 Step::Admit { who, rate, pooled } => {

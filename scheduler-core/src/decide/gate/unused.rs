@@ -5,7 +5,7 @@
 //! from the target, the job is told to keep to what a silent node has, out of the pool. As soon as it writes,
 //! it may have more again. Where there is no cap it is none of the number of writers meanwhile.
 
-use tidegate_model::{Bandwidth, Bytes, Span, Timestamp};
+use tidegate_model::{Bandwidth, Bytes, LEAST_SEEN, Span, Timestamp};
 
 use super::{is_silent, writing};
 use crate::books::{Attempt, Books, Job, Writing};
@@ -13,6 +13,10 @@ use crate::decide::victims::expected_save;
 use crate::decision::Decision;
 use crate::gate::Flow;
 use crate::observations::Observations;
+
+/// For so long nothing is to be seen: six reports of the slowest pace. Some write in bursts, and an agent that has
+/// just begun has seen nothing yet.
+const QUIET: Span = Span::seconds(30);
 
 /// From when on a permit is not kept for who does not write; none of who is asked to leave, as its grace ends
 /// that too.
@@ -26,7 +30,7 @@ fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<
     }
     let kept = match of.rate {
         // Three times what its bytes take at the slowest that it was told.
-        Some(_) => Span(of.longest.0.saturating_mul(2)),
+        Some(_) => Span(of.longest.max(of.length()).0.saturating_mul(2)),
         // Without a cap nobody knows what they take.
         None => Span(expected_save(books, job).0.saturating_mul(3)),
     };
@@ -36,6 +40,32 @@ fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<
 /// Of those that write out of the pool it alone had more that it might go on with.
 fn keeps_to_share(of: Writing) -> bool {
     of.pooled && of.still.is_some()
+}
+
+/// What is left to it: what a silent node has, but no less than its nodes can see that it writes.
+fn share(books: &Books, job: &Job, attempt: &Attempt, of: Writing) -> Option<Bandwidth> {
+    let safe = books.safe_rate(job, attempt, of.flow())?;
+    Some(safe.max(least_seen(attempt)).min(of.rate?))
+}
+
+/// Less of a gang is not seen: each node tells of tasks that write half of that.
+fn least_seen(attempt: &Attempt) -> Bandwidth {
+    let tasks = u64::try_from(attempt.tasks.len()).unwrap_or(u64::MAX);
+    Bandwidth(LEAST_SEEN.0.saturating_mul(2).saturating_mul(tasks))
+}
+
+/// Since when its nodes have seen it write nothing; none while they do, or are not heard.
+fn quiet_since(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+    attempt: &Attempt,
+) -> Option<Timestamp> {
+    let mut tasks = attempt.tasks().filter(|(_, task)| task.exit.is_none());
+    tasks.try_fold(Timestamp(0), |since, (id, task)| {
+        let heard = !is_silent(books, seen, task.place.node, now);
+        Some(since.max(seen.quiet_since(id, task.place.node).filter(|_| heard)?))
+    })
 }
 
 /// Whether its permit is held for nothing.
@@ -53,28 +83,32 @@ pub(crate) fn is(
     if said.is_none_or(|noted| noted.seen.written > Bytes(0)) {
         return false;
     }
-    // Nodes say it of those that write.
-    let all = seen.writes_of(of.1.id).all(|rate| rate == Bandwidth(0));
-    let mut tasks = of.1.tasks().filter(|(_, task)| task.exit.is_none());
-    all && tasks.all(|(_, task)| !is_silent(books, seen, task.place.node, now))
+    quiet_since(books, seen, now, of.1).is_some_and(|since| since.plus(QUIET) <= now)
 }
 
 /// Who is to keep to its share from now on.
 pub(super) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
-    let unused =
-        |one: &(&Job, &Attempt, Writing)| !keeps_to_share(one.2) && is(books, seen, now, *one);
-    writing(books).filter(unused).find_map(|(job, attempt, of)| {
+    let unused = writing(books).filter(|one| is(books, seen, now, *one));
+    unused.into_iter().find_map(|(job, attempt, of)| {
         // Without a cap nothing is kept for it.
-        books.safe_rate(job, attempt, of.flow())?;
-        let rate = of.after?;
-        let still = of.still.max(of.rate).filter(|still| *still > rate);
-        still?;
-        Some(Decision::WriteRated { attempt: attempt.id, rate, pooled: true, still })
+        let (rate, before) = (share(books, job, attempt, of)?, of.rate?);
+        let heard_of = of.permit.and_then(|permit| seen.ask_of(permit.task));
+        let is_told = heard_of.is_some_and(|noted| noted.seen.rated >= of.rated);
+        let still = of.still.filter(|_| !is_told).max(Some(before)).filter(|_| rate < before);
+        still.map(|_| Decision::WriteRated { attempt: attempt.id, rate, pooled: true, still })
     })
 }
 
 /// The next instant at which somebody may be found not to write.
-pub(super) fn next_deadline(books: &Books, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn next_deadline(
+    books: &Books,
+    seen: &Observations,
+    now: Timestamp,
+) -> Option<Timestamp> {
     let whole = writing(books).filter(|(_, _, of)| !keeps_to_share(*of));
-    whole.filter_map(|one| from(books, one)).filter(|at| *at > now).min()
+    let times = whole.filter_map(|one| {
+        let quiet = quiet_since(books, seen, now, one.1)?.plus(QUIET);
+        Some(from(books, one)?.max(quiet))
+    });
+    times.filter(|at| *at > now).min()
 }
