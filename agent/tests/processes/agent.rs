@@ -7,6 +7,7 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use serde_json::json;
 use tidegate_agent::procs::Procs;
 use tidegate_agent::task_dir::{State, load};
 use tidegate_model::{
@@ -379,6 +380,8 @@ async fn an_agent_that_is_killed_loses_neither_what_was_asked_nor_what_was_commi
     link.plan(2, &[(T, Order::Run(Box::new(launch.clone())))]).await;
     link.seen(T, |seen| *seen == TaskSeen::Running).await;
     let mut client = Client::of(&node.bench);
+    // Who is not connected yet is told when it asks.
+    client.ask(&json!({"hello": {}}));
     launch.save = Some(Save {
         request: DecisionSeq(7),
         signal: None,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_agent::job_protocol::MAX_JOB_LINE;
@@ -42,7 +43,10 @@ impl Client {
     /// Through a relay that runs in the task.
     pub(crate) fn of(bench: &Bench) -> Self {
         let path = bench.dir.path().join("relay");
-        Self(BufReader::new(until(|| UnixStream::connect(&path).ok())))
+        let stream = until(|| UnixStream::connect(&path).ok());
+        // Nobody waits for ever for what does not come.
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self(BufReader::new(stream))
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {

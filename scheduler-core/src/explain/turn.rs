@@ -44,6 +44,10 @@ pub(super) fn turn(
     let slot = own.slot.filter(|_| status.cap.is_some());
     let rate = slot.and_then(|(from, until)| Bandwidth::of(own.bytes, until.since(from)));
     let expected = match slot {
+        // It would have begun, had they ended when they were expected to.
+        Some((from, _)) if from <= now && !before.is_empty() => {
+            "it is expected when one of them is done".to_owned()
+        }
         Some((from, _)) => {
             let at_rate = rate.map(|rate| format!(" at {}", speed(rate))).unwrap_or_default();
             format!("it is expected {}{at_rate}", away(from, now))

@@ -338,6 +338,9 @@ pub(super) fn saving(books: &Books, attempt: &Attempt, now: Timestamp) -> String
             let left = up_to_seconds(ends.since(now));
             format!("it saves and leaves within {left} ({why}, {record})")
         }
+        None if save.told.is_some() => {
+            format!("it was told to save, and is to ask before its turn comes ({why}, {record})")
+        }
         None => format!("it runs on until its turn to save ({why}, {record})"),
     }
 }
