@@ -12,8 +12,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
 use tidegate_health::{
-    Action, Class, Context, Found, Incident, Scope, Table, Target, Verdict, judge, remembered,
-    signal, when,
+    Class, Context, Found, Incident, Scope, Table, Target, Verdict, judge, remembered, signal, when,
 };
 use tidegate_model::Timestamp;
 
@@ -150,13 +149,13 @@ impl<'run> Log<'run> {
     ) -> anyhow::Result<()> {
         let meaning = found.meaning;
         if self.classify.json {
-            let value = json!({"line": number, "text": said, "signal": what, "class": class(meaning.class),
-                "scope": meaning.scope.map(scope), "action": action(meaning.action), "rule": found.name,
+            let value = json!({"line": number, "text": said, "signal": what, "class": meaning.class.name(),
+                "scope": meaning.scope.map(Scope::name), "action": meaning.action.name(), "rule": found.name,
                 "why": why(&found), "source": found.source});
             return Ok(writeln!(self.out, "{value}")?);
         }
-        let scope = meaning.scope.map_or("-", scope);
-        let (class, action) = (class(meaning.class), action(meaning.action));
+        let scope = meaning.scope.map_or("-", Scope::name);
+        let (class, action) = (meaning.class.name(), meaning.action.name());
         let why = why(&found).map(|why| format!("; {why}")).unwrap_or_default();
         writeln!(self.out, "line {number}: {what}: {class}, scope {scope}, action {action}")?;
         Ok(writeln!(self.out, "    {}{why} [{}]", found.name, found.source)?)
@@ -189,7 +188,7 @@ impl<'run> Log<'run> {
 
     fn tell_verdict(&mut self, verdict: &Verdict) -> anyhow::Result<()> {
         let Verdict { class: bad, action: what, rule, source, count, .. } = verdict;
-        let (target, class, action) = (target(verdict.target), class(*bad), action(*what));
+        let (target, class, action) = (target(verdict.target), bad.name(), what.name());
         let why = verdict.why.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         writeln!(self.out, "    {target}: {class}, {}; action {action}", follows(*bad))?;
         writeln!(
@@ -202,9 +201,9 @@ impl<'run> Log<'run> {
 }
 
 fn verdict_json(verdict: &Verdict) -> Value {
-    json!({"target": target(verdict.target), "class": class(verdict.class),
+    json!({"target": target(verdict.target), "class": verdict.class.name(),
         "scope": match verdict.target { Target::Node => "node", Target::Device(_) => "gpu" },
-        "follows": follows(verdict.class), "action": action(verdict.action), "rule": verdict.rule,
+        "follows": follows(verdict.class), "action": verdict.action.name(), "rule": verdict.rule,
         "why": verdict.why, "source": verdict.source, "signals": verdict.count,
         "evidence": verdict.evidence})
 }
@@ -213,7 +212,7 @@ fn verdict_json(verdict: &Verdict) -> Value {
 fn why(found: &Found<'_>) -> Option<String> {
     let mut all = Vec::new();
     if let Some(again) = found.again {
-        let class = class(again.meaning().class);
+        let class = again.meaning().class.name();
         all.push(format!("{class} if it comes {} times in {}", again.times, again.within()));
     }
     if found.needs_company {
@@ -247,34 +246,5 @@ fn follows(class: Class) -> &'static str {
         Class::Unknown => "told to on-call, nothing drains",
         Class::Degraded => "drains, at the end of protected time",
         Class::Fatal => "out at once",
-    }
-}
-
-fn class(class: Class) -> &'static str {
-    match class {
-        Class::Harmless => "harmless",
-        Class::Application => "application",
-        Class::Unknown => "unknown",
-        Class::Degraded => "degraded",
-        Class::Fatal => "fatal",
-    }
-}
-
-fn scope(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Gpu => "gpu",
-        Scope::Node => "node",
-    }
-}
-
-fn action(action: Action) -> &'static str {
-    match action {
-        Action::None => "none",
-        Action::RestartJob => "restart-job",
-        Action::Look => "look",
-        Action::Reset => "reset",
-        Action::Reboot => "reboot",
-        Action::PowerCycle => "power-cycle",
-        Action::Replace => "replace",
     }
 }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use scheduler_core::{Attempt, Event, Observation};
-use tidegate_model::{Bandwidth, DecisionSeq, NodeName, Span, TaskId, Timestamp};
+use tidegate_model::{Bandwidth, DecisionSeq, LEAST_SAVE, NodeName, Span, TaskId, Timestamp};
 use tidegate_proto::link::NodePlan;
 use tokio::sync::{oneshot, watch};
 
@@ -22,9 +22,6 @@ use crate::view::{View, Views};
 /// Messages that may wait for the engine: four for each of 1,024 agents. More is answered
 /// "unavailable" and tried again by its sender.
 pub const MAX_WAITING: usize = 4096;
-
-/// A task that writes less has not begun to save: a log is no checkpoint.
-const A_SAVE: Bandwidth = Bandwidth(1 << 20);
 
 /// A view of 100,000 jobs takes milliseconds to copy. After one the engine does other things for
 /// this many times as long, so that readers take at most a tenth of its time.
@@ -331,7 +328,7 @@ impl<J: Journal> Desk<J> {
             let rate = tasks.get(&task).copied().unwrap_or_default();
             self.engine.observe(now, &Observation::TaskWrites { task, rate });
             let attempt = self.engine.core().books().attempt(task.attempt);
-            if rate >= A_SAVE && attempt.is_some_and(Attempt::awaits_first_byte) {
+            if rate >= LEAST_SAVE && attempt.is_some_and(Attempt::awaits_first_byte) {
                 begun.push(Event::WritingSeen { task });
             }
         }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{Span, Timestamp};
 
+use crate::meaning::{Meaning, Own};
 use crate::signal::{PciAddress, Signal};
-use crate::table::{Again, Found, Meaning, Own, Table};
+use crate::table::{Again, Found, Table};
 
 /// More devices than any node has. What comes of others counts for the node.
 const MAX_DEVICES: usize = 64;

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::{AttemptId, Span, Timestamp, UserId};
 
 use crate::incident::{Code, Incident, Kind, Seen};
+use crate::meaning::{Action, Class, HARMLESS, Meaning, NOT_KNOWN, Own, Scope};
 use crate::signal::PciAddress;
-use crate::table::{Action, Class, Meaning, Own, Scope, Table};
+use crate::table::Table;
 
 /// What was done to GPUs by ourselves, or known of them, around an incident.
 #[derive(Debug, Clone, Default)]
@@ -111,10 +112,8 @@ struct Judged<'incident> {
 /// The verdicts of an incident, the worst first.
 #[must_use]
 pub fn judge(table: &Table, incident: &Incident, context: &Context) -> Vec<Verdict> {
-    let company = has_company(table, incident, context);
-    let judged = incident.kinds().map(|(kind, seen)| entry(table, context, company, kind, seen));
     let mut targets: BTreeMap<Target, Vec<Judged<'_>>> = BTreeMap::new();
-    for one in judged {
+    for one in entries(table, incident, context) {
         targets.entry(one.target).or_default().push(one);
     }
     let verdicts =
@@ -122,6 +121,15 @@ pub fn judge(table: &Table, incident: &Incident, context: &Context) -> Vec<Verdi
     let mut verdicts: Vec<_> = verdicts.collect();
     verdicts.sort_by_key(|one| (std::cmp::Reverse(one.class), one.target));
     verdicts
+}
+
+fn entries<'incident>(
+    table: &Table,
+    incident: &'incident Incident,
+    context: &Context,
+) -> impl Iterator<Item = Judged<'incident>> {
+    let company = has_company(table, incident, context);
+    incident.kinds().map(move |(kind, seen)| entry(table, context, company, kind, seen))
 }
 
 fn entry<'incident>(
@@ -174,9 +182,6 @@ fn has_company(table: &Table, incident: &Incident, context: &Context) -> bool {
         entry(table, context, false, kind, seen).meaning.class >= Class::Degraded
     })
 }
-
-const HARMLESS: Meaning = Meaning { class: Class::Harmless, scope: None, action: Action::None };
-const NOT_KNOWN: Meaning = Meaning { class: Class::Unknown, scope: None, action: Action::Look };
 
 /// How often it was before this incident, within that span of it.
 fn before(context: &Context, kind: &Kind, seen: &Seen, within: Span) -> u32 {
@@ -272,19 +277,12 @@ fn failing_users(
 /// What of an incident is kept for those that come after it.
 #[must_use]
 pub fn remembered(table: &Table, incident: &Incident, context: &Context) -> Vec<Past> {
-    let company = has_company(table, incident, context);
-    let kept = incident.kinds().filter_map(|(kind, seen)| {
-        let one = entry(table, context, company, kind, seen);
+    let kept = entries(table, incident, context).filter_map(|one| {
+        let Judged { kind, seen, .. } = one;
         let is_work = one.meaning.class == Class::Application;
         (kind.again.is_some() || is_work).then_some(())?;
-        let users = if is_work {
-            holders(context, one.target, &[entry(table, context, company, kind, seen)])
-                .iter()
-                .map(|holder| holder.user)
-                .collect()
-        } else {
-            BTreeSet::new()
-        };
+        let at_work = is_work.then(|| holders(context, one.target, std::slice::from_ref(&one)));
+        let users = at_work.into_iter().flatten().map(|holder| holder.user).collect();
         Some(Past { at: seen.last, device: kind.device?, code: kind.code, link: kind.link, users })
     });
     kept.collect()

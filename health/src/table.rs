@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use tidegate_model::Span;
 
+use crate::meaning::{Action, Class, Meaning, NOT_KNOWN, Own, Scope};
 use crate::signal::{Severity, Signal, SwitchError, Xid};
 
 /// What the agent has where a site has no own.
@@ -12,63 +13,6 @@ const SHIPPED: &str = include_str!("../policy.toml");
 
 /// From this version on the unit's number is in other bits of the interrupt word.
 const NEW_WORDS: u32 = 575;
-
-/// How bad. In order: of several, the last counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Class {
-    /// Recorded; nothing follows.
-    Harmless,
-    /// Of the job's program.
-    Application,
-    /// Recorded, and on-call is told.
-    Unknown,
-    /// The scope empties.
-    Degraded,
-    /// The scope is out at once.
-    Fatal,
-}
-
-/// What is out. In order: the larger counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// One GPU, or one switch's links.
-    Gpu,
-    /// All of the node.
-    Node,
-}
-
-/// What brings it back. In order: the stronger counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Action {
-    /// Nothing needs to.
-    None,
-    /// The program is started again.
-    RestartJob,
-    /// A person looks at it.
-    Look,
-    /// The GPU is reset.
-    Reset,
-    /// The node is started again.
-    Reboot,
-    /// It is without power for a while.
-    PowerCycle,
-    /// It is replaced.
-    Replace,
-}
-
-/// What follows from a signal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Meaning {
-    /// How bad.
-    pub class: Class,
-    /// What is out; of what drains nothing, none.
-    pub scope: Option<Scope>,
-    /// What brings it back.
-    pub action: Action,
-}
 
 /// A row of the table, as it is found for a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,27 +31,6 @@ pub struct Found<'table> {
     pub again: Option<&'table Again>,
     /// What of ours makes such a signal.
     pub own: Option<Own>,
-}
-
-/// What we do ourselves that a driver reports as an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Own {
-    /// A process on the GPU was ended.
-    Kill,
-    /// The GPU was reset.
-    Reset,
-}
-
-impl Own {
-    /// What it is, in words.
-    #[must_use]
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Kill => "a process on it was ended by us",
-            Self::Reset => "it was reset by us",
-        }
-    }
 }
 
 /// A file that is no table.
@@ -432,8 +355,6 @@ impl Table {
         row.map_or(UNKNOWN_CODE, |row| Found::of(row.meaning(), &row.name, &row.source))
     }
 }
-
-const NOT_KNOWN: Meaning = Meaning { class: Class::Unknown, scope: None, action: Action::Look };
 
 /// A switch's own word is taken where it is worse than the table's.
 const SAID_FATAL: Meaning =

@@ -1,6 +1,6 @@
 //! When a line was written, as far as it says.
 
-use tidegate_model::{Span, Timestamp};
+use tidegate_model::{Timestamp, from_rfc3339};
 
 /// The instant of a line as `/dev/kmsg` (`6,1234,5678901,-;`), `dmesg` (`[ 5678.901234]`) or a journal
 /// (`2026-11-29T12:00:00…`, `Nov 29 12:00:00`) has it: since boot, since 1970 or, where no year is said,
@@ -24,50 +24,26 @@ fn dmesg(line: &str) -> Option<Timestamp> {
     Some(Timestamp(number::<u64>(seconds)?.checked_mul(1000)?.checked_add(millis)?))
 }
 
-/// `2026-11-29T12:00:00` and what follows, of the zone that the file is in.
+/// `2026-11-29T12:00:00` and the part of a second that may follow, of the zone that the file is in.
 fn dated(line: &str) -> Option<Timestamp> {
     let (day, rest) = line.split_once(['T', ' '])?;
-    let mut parts = day.splitn(3, '-');
-    let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
-    if year.len() != 4 {
-        return None;
-    }
-    let days = days_since_1970(number(year)?, number(month)?, number(day)?)?;
-    Some(Timestamp(0).plus(days).plus(clock(rest)?))
+    let of_clock = |one: char| one.is_ascii_digit() || matches!(one, ':' | '.' | ',');
+    let end = rest.find(|one| !of_clock(one)).unwrap_or(rest.len());
+    from_rfc3339(&format!("{day}T{}Z", rest.get(..end)?.replace(',', ".")))
 }
 
 /// `Nov 29 12:00:00`.
 fn syslog(line: &str) -> Option<Timestamp> {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    // A year that has each day there is.
+    const BEGIN: &str = "1972-01-01T00:00:00Z";
     let mut words = line.split_ascii_whitespace();
     let name = words.next()?;
     let month = (1..).zip(MONTHS).find(|(_, month)| *month == name)?.0;
-    let days = days_since_1970(1972, month, number(words.next()?)?)?;
-    let begin = days_since_1970(1972, 1, 1)?;
-    Some(Timestamp(days.0.checked_sub(begin.0)?).plus(clock(words.next()?)?))
-}
-
-/// `12:00:00`, and the part of a second that may follow.
-fn clock(text: &str) -> Option<Span> {
-    let mut parts = text.splitn(3, ':');
-    let (hours, minutes, rest) = (number(parts.next()?)?, number(parts.next()?)?, parts.next()?);
-    let seconds: u64 = number(rest.get(..2)?)?;
-    let millis = rest.get(2..).and_then(|rest| number(rest.strip_prefix(['.', ','])?.get(..3)?));
-    let whole = Span::hours(hours).0.checked_add(Span::minutes(minutes).0)?;
-    Some(Span(whole.checked_add(Span::seconds(seconds).0)?.checked_add(millis.unwrap_or(0))?))
-}
-
-/// Of the Gregorian calendar.
-fn days_since_1970(year: u64, month: u64, day: u64) -> Option<Span> {
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Years begin in March: a day more in February is at their end.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let of_years = year * 365 + year / 4 - year / 100 + year / 400;
-    let days = of_years + (month * 153 + 2) / 5 + day - 1;
-    Some(Span::hours(days.checked_sub(719_468)?.checked_mul(24)?))
+    let (day, clock): (u32, _) = (number(words.next()?)?, words.next()?);
+    let at = from_rfc3339(&format!("1972-{month:02}-{day:02}T{clock}Z"))?;
+    Some(Timestamp(at.since(from_rfc3339(BEGIN)?).0))
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> Option<N> {

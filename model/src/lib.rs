@@ -32,7 +32,7 @@ pub use job::{
 pub use names::{AccountPath, GpuType, GpuUuid, NameError, NodeName, StorageName};
 pub use nearest::nearest;
 pub use order::{Launch, Order, Stop};
-pub use permit::{Ask, AskSeen, LEAST_SEEN, Permit, WriteClass};
+pub use permit::{Ask, AskSeen, LEAST_SAVE, LEAST_SEEN, Permit, WriteClass};
 pub use task::{Gpu, Idle, NodeFacts, TaskExit, TaskSeen};
 pub use time::{Span, SpanError, Timestamp};
 pub use units::{Bandwidth, Bytes, GpuCount, GpuTime, UnitError};

@@ -10,6 +10,9 @@ use crate::units::{Bandwidth, Bytes};
 /// What nodes do not tell that a task writes is less than this: a log, a heartbeat.
 pub const LEAST_SEEN: Bandwidth = Bandwidth(64 << 10);
 
+/// A task that writes less than this has not begun to save, and is no writer worth a row: it writes a log.
+pub const LEAST_SAVE: Bandwidth = Bandwidth(1 << 20);
+
 /// What is written, or read, and so who goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WriteClass {

@@ -131,6 +131,11 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    /// Whether it writes out of the pool at another rate: whoever gets more gets it of the ordinary part.
+    pub(crate) fn pooled_at(&self, rate: Bandwidth) -> bool {
+        self.pooled && rate < self.told
+    }
+
     fn ends(&self, now: Timestamp) -> Timestamp {
         now.plus(self.rate.takes(self.left))
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_model::{
-    Ask, AttemptId, Bandwidth, Bytes, GpuCount, NodeName, Permit, Span, StorageName, Timestamp,
-    UserId, WriteClass,
+    Ask, AttemptId, Bandwidth, Bytes, GpuCount, LEAST_SAVE, NodeName, Permit, Span, StorageName,
+    Timestamp, UserId, WriteClass,
 };
 
 use crate::books::{Attempt, Books, Job, Task, Writing};
@@ -109,12 +109,9 @@ impl TurnStatus {
     }
 }
 
-/// Who writes less without a permit is not worth a row: it writes a log.
-const SHOWN: Bandwidth = Bandwidth(1 << 20);
-
 /// All gates that have limits, and those of all that write or read, or want to.
 pub(crate) fn all(books: &Books, seen: &Observations, now: Timestamp) -> Vec<GateStatus> {
-    let measured = seen.writes().filter(|(_, rate)| *rate >= SHOWN);
+    let measured = seen.writes().filter(|(_, rate)| *rate >= LEAST_SAVE);
     let measuring = measured.filter_map(|(task, _)| books.jobs.get(&task.attempt.job)?.storage());
     let writes = books.gates.keys().chain(measuring);
     let writes = writes.map(|storage| GateId { storage, flow: Flow::Writes });
@@ -139,7 +136,7 @@ pub(crate) fn of(books: &Books, seen: &Observations, now: Timestamp, id: GateId<
     };
     let mut writers = at.writers(id, &slots, &rates);
     let known: BTreeSet<_> = writers.iter().map(|one| one.attempt).collect();
-    let others = rates.iter().filter(|(id, rate)| **rate >= SHOWN && !known.contains(id));
+    let others = rates.iter().filter(|(id, rate)| **rate >= LEAST_SAVE && !known.contains(id));
     writers.extend(others.filter_map(|(id, rate)| at.unasked(*id, *rate)));
     let turns = writers.iter().filter_map(|one| one.turn.as_ref()?.writing.rate);
     let mut queue = at.queue(&wants, &slots, gate.paused.is_some());

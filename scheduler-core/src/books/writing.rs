@@ -63,6 +63,19 @@ impl Writing {
         Some((does, self.rate?))
     }
 
+    /// Whether it was told to keep to its share, as it did not write. Of those that write out of the pool it
+    /// alone had more that it might go on with.
+    #[must_use]
+    pub(crate) fn keeps_to_share(&self) -> bool {
+        self.pooled && self.still.is_some()
+    }
+
+    /// Whether it writes by a permit, and not out of the pool: it waits for no turn.
+    #[must_use]
+    pub(crate) fn has_a_turn(&self) -> bool {
+        self.permit.is_some() && self.flow() == Flow::Writes && !self.pooled
+    }
+
     /// Whether it writes, or reads back what was written.
     #[must_use]
     pub fn flow(&self) -> Flow {

@@ -99,10 +99,19 @@ fn over(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> 
 
 /// When the word of the nodes that a writing depends on holds no longer.
 fn lapses(books: &Books, seen: &Observations, attempt: &Attempt, of: Writing) -> Option<Timestamp> {
-    of.rate?;
+    // Who keeps to its share and may not have heard of it falls to that by itself; others out of the pool have no
+    // more to lose.
+    of.rate.filter(|_| !of.pooled || of.keeps_to_share())?;
     let length = of.longest;
     let heard = nodes_of(books, attempt, of).map(|node| seen.last_word(node)).min()?;
     Some(heard.max(of.since).plus(length).plus(drift(length)))
+}
+
+/// What a writing may go on with until its node says that its job was told less; none = no more than that.
+fn may_still(seen: &Observations, of: Writing) -> Option<Bandwidth> {
+    let heard_of = of.permit.and_then(|permit| seen.ask_of(permit.task));
+    let is_told = heard_of.is_some_and(|noted| noted.seen.rated >= of.rated);
+    of.still.filter(|_| !is_told)
 }
 
 /// The node whose agent holds the permit; of who never asked all of its nodes.
@@ -119,9 +128,7 @@ fn nodes_of(books: &Books, attempt: &Attempt, of: Writing) -> impl Iterator<Item
 fn lapsed(books: &Books, seen: &Observations, now: Timestamp) -> Option<Decision> {
     writing(books).find_map(|(job, attempt, of)| {
         let silent = nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));
-        // Who was to keep to its share and may not have heard of it falls to that by itself.
-        let holds = !of.pooled || of.still.is_some();
-        let due = holds && lapses(books, seen, attempt, of).is_some_and(|at| at <= now);
+        let due = lapses(books, seen, attempt, of).is_some_and(|at| at <= now);
         if !silent || !due {
             return None;
         }
@@ -168,12 +175,12 @@ fn leaving_writers(books: &Books) -> impl Iterator<Item = (Timestamp, AttemptId,
     books.index.saving.iter().filter_map(|(_, id)| {
         let (job, attempt) = books.with_job(*id)?;
         let save = attempt.save.filter(|save| save.admitted.is_none())?;
-        let of = attempt.writing.filter(|of| of.permit.is_some() && of.flow() == Flow::Writes)?;
+        let of = attempt.writing.filter(Writing::has_a_turn)?;
         let takes = of.rate.map_or(Span::ZERO, |rate| rate.takes(of.bytes));
         let grace = save_grace(books, job, attempt);
         // Half of it, as storage may be slower than its rate.
         let enough = of.since.plus(Span(takes.0.saturating_sub(grace.0 / 2)));
-        (!of.pooled).then_some((enough.min(save.at.plus(grace)), attempt.id, of))
+        Some((enough.min(save.at.plus(grace)), attempt.id, of))
     })
 }
 
@@ -214,9 +221,7 @@ fn stepped(
         Step::Raise { who, rate } | Step::Lower { who, rate } => {
             let one = target.writers.iter().find(|one| one.who == who)?;
             let still = Some(one.rate).filter(|reckoned| *reckoned > rate);
-            // Whoever gets more gets it of the ordinary part.
-            let pooled = one.pooled && rate < one.told;
-            Some(Decision::WriteRated { attempt: who, rate, pooled, still })
+            Some(Decision::WriteRated { attempt: who, rate, pooled: one.pooled_at(rate), still })
         }
         Step::Admit { who, rate, pooled } => {
             let (job, attempt) = books.with_job(who)?;
@@ -375,8 +380,7 @@ pub(crate) fn next_deadline(
     seen: &Observations,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let holds = writing(books).filter(|(_, _, of)| !of.pooled || of.still.is_some());
-    let lapses = holds.filter_map(|(_, attempt, of)| {
+    let lapses = writing(books).filter_map(|(_, attempt, of)| {
         let at = lapses(books, seen, attempt, of)?;
         // While its nodes are heard, the end moves on with their words.
         let quiet = nodes_of(books, attempt, of).any(|node| is_silent(books, seen, node, now));

@@ -274,7 +274,7 @@ pub(crate) fn gate_time(books: &Books, job: &Job, attempt: &Attempt) -> Span {
 /// How long after it is asked to leave the grace of an attempt that writes by a permit begins at the latest. Of one
 /// whose job has asked for permits before nobody knows whether it has one by then.
 pub(crate) fn permit_wait(books: &Books, job: &Job, attempt: &Attempt) -> Span {
-    let holds = attempt.writing.is_some_and(|of| of.permit.is_some() && !of.pooled);
+    let holds = attempt.writing.is_some_and(|of| of.has_a_turn());
     let asks = holds || job.commits.as_ref().is_some_and(|commits| commits.pace().is_some());
     let may_hold = match attempt.save {
         Some(save) => holds && save.admitted.is_none(),

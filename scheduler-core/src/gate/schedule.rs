@@ -35,8 +35,7 @@ pub(crate) fn schedule(
                 Step::Raise { who, rate } | Step::Lower { who, rate } => {
                     let mut all = writers.iter_mut();
                     if let Some(one) = all.find(|one| one.who == who) {
-                        let pooled = one.pooled && rate < one.told;
-                        (one.rate, one.told, one.pooled) = (rate, rate, pooled);
+                        (one.rate, one.told, one.pooled) = (rate, rate, one.pooled_at(rate));
                     }
                 }
                 Step::Admit { who, rate, pooled } => {

@@ -1,21 +1,12 @@
 //! What is said of an attempt that is under way: what is left of its time, and what its nodes say.
 
-use tidegate_model::{Bandwidth, CheckpointOffer, JobSpec, SaveTarget, Span, UserId};
+use tidegate_model::{Bandwidth, CheckpointOffer, JobSpec, Span, UserId};
 
-use super::lab::Lab;
+use super::lab::{self, Lab};
 use crate::{Event, GateRequest, GateRule};
 
 fn offer(grace: Span) -> CheckpointOffer {
-    CheckpointOffer {
-        asks_within: None,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace,
-        bytes: None,
-        storage: "shared".parse().unwrap(),
-        saved_codes: vec![],
-        rehearsal: None,
-    }
+    CheckpointOffer { grace, saved_codes: vec![], ..lab::offer() }
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 use tidegate_model::{
-    AskAfter, CheckpointOffer, GpuCount, JobId, JobSpec, NodeId, Order, SaveTarget, Span, TaskExit,
-    TaskId, TaskSeen, UserId,
+    AskAfter, CheckpointOffer, GpuCount, JobId, JobSpec, NodeId, Order, Span, TaskExit, TaskId,
+    TaskSeen, UserId,
 };
 
-use super::lab::{Lab, ended};
+use super::lab::{Lab, ended, offer};
 use crate::{
     AccountRequest, Amount, AttemptState, Cut, Event, JobRequest, JobState, Outcome, Reason, Size,
 };
@@ -79,19 +79,6 @@ fn pick(node: u8) -> u32 {
 
 fn account(names: &Names, index: u8) -> &'static str {
     names.accounts[usize::from(index) % names.accounts.len()]
-}
-
-fn offer() -> CheckpointOffer {
-    CheckpointOffer {
-        asks_within: None,
-        signal: None,
-        target: SaveTarget::Ranks,
-        grace: Span::minutes(10),
-        bytes: None,
-        storage: "shared".parse().unwrap(),
-        saved_codes: vec![85],
-        rehearsal: None,
-    }
 }
 
 fn spec_of(lab: &Lab, names: &Names, step: &Step) -> Option<JobSpec> {

@@ -7,7 +7,7 @@ use tidegate_model::{
     WriteClass,
 };
 
-use super::{GateId, is_silent, is_unused, nodes_of, open_ask, writing};
+use super::{GateId, is_silent, is_unused, may_still, nodes_of, open_ask, writing};
 use crate::books::{Attempt, Books, Job, Writing};
 use crate::decision::{Right, SaveReason};
 use crate::gate::{Flow, Limits, POOL_PART, Urgency, Want, Writer};
@@ -60,9 +60,7 @@ impl Target {
             let own = target.own(books, job, attempt);
             // Who began before there was a cap may write as fast as it can until it is told.
             let told = of.rate.unwrap_or(own);
-            let heard_of = of.permit.and_then(|permit| seen.ask_of(permit.task));
-            let is_told = heard_of.is_some_and(|noted| noted.seen.rated >= of.rated);
-            let rate = of.still.filter(|_| !is_told).map_or(told, |still| still.max(told));
+            let rate = told.max(may_still(seen, of).unwrap_or_default());
             // Who is to ask writes nothing yet: its step ends.
             let step = if of.permit.is_none() { asks_within(job) } else { None };
             let begins = of.since.plus(step.unwrap_or(Span::ZERO));

@@ -7,7 +7,7 @@
 
 use tidegate_model::{Bandwidth, Bytes, LEAST_SEEN, Span, Timestamp};
 
-use super::{is_silent, writing};
+use super::{is_silent, may_still, writing};
 use crate::books::{Attempt, Books, Job, Writing};
 use crate::decide::victims::expected_save;
 use crate::decision::Decision;
@@ -25,7 +25,7 @@ fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<
     if !holds || attempt.save.is_some() || attempt.stop.is_some() {
         return None;
     }
-    if keeps_to_share(of) {
+    if of.keeps_to_share() {
         return Some(of.since);
     }
     let kept = match of.rate {
@@ -35,11 +35,6 @@ fn from(books: &Books, (job, attempt, of): (&Job, &Attempt, Writing)) -> Option<
         None => Span(expected_save(books, job).0.saturating_mul(3)),
     };
     Some(of.since.plus(kept))
-}
-
-/// Of those that write out of the pool it alone had more that it might go on with.
-fn keeps_to_share(of: Writing) -> bool {
-    of.pooled && of.still.is_some()
 }
 
 /// What is left to it: what a silent node has, but no less than its nodes can see that it writes.
@@ -92,9 +87,7 @@ pub(super) fn next(books: &Books, seen: &Observations, now: Timestamp) -> Option
     unused.into_iter().find_map(|(job, attempt, of)| {
         // Without a cap nothing is kept for it.
         let (rate, before) = (share(books, job, attempt, of)?, of.rate?);
-        let heard_of = of.permit.and_then(|permit| seen.ask_of(permit.task));
-        let is_told = heard_of.is_some_and(|noted| noted.seen.rated >= of.rated);
-        let still = of.still.filter(|_| !is_told).max(Some(before)).filter(|_| rate < before);
+        let still = may_still(seen, of).max(Some(before)).filter(|_| rate < before);
         still.map(|_| Decision::WriteRated { attempt: attempt.id, rate, pooled: true, still })
     })
 }
@@ -105,7 +98,7 @@ pub(super) fn next_deadline(
     seen: &Observations,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let whole = writing(books).filter(|(_, _, of)| !keeps_to_share(*of));
+    let whole = writing(books).filter(|(_, _, of)| !of.keeps_to_share());
     let times = whole.filter_map(|one| {
         let quiet = quiet_since(books, seen, now, one.1)?.plus(QUIET);
         Some(from(books, one)?.max(quiet))
